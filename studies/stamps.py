@@ -9,6 +9,7 @@ known, so that the table is about angles and not about finding stamps.
 """
 
 import argparse
+import math
 import random
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from studies.held_out import MAIN_SET, PATCH
 from studies.study import OCR, READINGS, provenance, study_main
-from studies.turned import BUDGET, SKIP, held_pages, painted, turned_vectors
+from studies.turned import BUDGET, SKIP, held_pages, painted
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.evaluate.asked_page import box_map
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
@@ -77,6 +78,13 @@ def stamped(page: Image.Image, angle: float, seed: str) -> Stamped:
     middle = x + turned.width / 2, y + turned.height / 2
     line = turned_vectors(corners.float(), angle) + torch.tensor(middle)
     return Stamped(Image.fromarray(whole), number, middle, line, (x, y, x + turned.width, y + turned.height))
+
+
+def turned_vectors(vectors: Tensor, angle: float) -> Tensor:
+    """Vectors (…, 2) turned clockwise."""
+    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    x, y = vectors.unbind(-1)
+    return torch.stack([x * cosine - y * sine, x * sine + y * cosine], -1)
 
 
 def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:

@@ -1,12 +1,12 @@
-"""Turned pages: is a page that lies at an angle as legible as an upright one, when footprints follow its text?
+"""Turned pages: is a page that lies at an angle as legible as an upright one, when it is turned upright?
 
     python -m studies.turned DATA --out DIR [--skip N] [--limit N] [--ocr E,E] [--readings DIR]
 
 DATA holds the sets that the scout was trained on; measured are pages that its training held out (held_out.py). The
 first of them served while turning was built: --skip leaves them out. Each page is turned clockwise on paper of its own
-colour; its angle is found as `ask` finds it. Patches are sampled at the tokens' footprints and painted where a model
-places them; OCR reads the answer's line there. The control leaves footprints upright; its picture is turned back by the
-true angle before OCR reads it.
+colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them, from the picture that was
+turned upright, and painted where a model places them; OCR reads the answer's line there. The control leaves footprints
+upright; its picture is turned back by the true angle before OCR reads it.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.train.pages import held_images
-from texturevlm.turned import QUARTER, as_read, reading_angle, turned_upright, upright_frame
+from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 
 ANGLES = (5, 15, 45, 90)
 CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
 FINER = 3  # times the page's resolution, in which it is turned
-FOLLOWED, LEFT = "footprints follow the text", "footprints stay upright"
+FOLLOWED, LEFT = "turned upright", "left as it lies"
 
 
 def turned_page(page: Image.Image, angle: float) -> Texture:
@@ -109,25 +109,13 @@ def delivered(image: PreparedImage, question: Sample, angle: float, follow: bool
     """What OCR gets of an answer, and by how much the angle that was found is wrong."""
     relevance = image.relevance(question.question, relevance="scout")
     chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
-    allocation = image.as_given(chosen)
-    picture = painted(image.original, allocation)
+    picture = painted(image.texture, image.followed(chosen))
     if not follow and angle:
         given = Texture((picture[None],))
         frame = upright_frame(given, angle)
         return crops_of(turned_upright(given, frame).levels[0][0], question, 0.0, (-frame.box[0], -frame.box[1])), 0.0
-    found = reading_angle("turned", allocation) or 0.0
-    height, width = allocation.size
-    from_middle = allocation.centre[0, 0] - torch.tensor([width / 2, height / 2])
-    offset = as_read("turned", allocation).centre[0, 0] - turned_vectors(from_middle, -found)  # of the page's centre
-    left = angle - found
-    return crops_of(picture, question, left, offset.tolist()), abs((left + 180) % 360 - 180)
-
-
-def turned_vectors(vectors: Tensor, angle: float) -> Tensor:
-    """Vectors (…, 2) turned clockwise."""
-    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    x, y = vectors.unbind(-1)
-    return torch.stack([x * cosine - y * sine, x * sine + y * cosine], -1)
+    frame, left = image.frame, angle - image.frame.angle
+    return crops_of(picture, question, left, (-frame.box[0], -frame.box[1])), abs((left + 180) % 360 - 180)
 
 
 def held_pages(options: argparse.Namespace) -> list[list[Sample]]:
@@ -193,7 +181,7 @@ def report(record: dict[str, Any]) -> str:
         rows.append((f"{angle}°", how, *cells, wrong))
     heads = [head for name in record["scores"] for head in (name, "difference to the upright page")]
     return markdown_page(
-        "# Turned pages: legibility when footprints follow the text",
+        "# Turned pages: legibility when they are turned upright",
         provenance(record, *record["ocr"].values()),
         f"{len(record['pages'])} located questions on {len(set(record['pages']))} `train` pages of {MAIN_SET} whose "
         f"documents the training of the scout held out. Relevance `scout`, allocator `auto`, {BUDGET} tokens of "

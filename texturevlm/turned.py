@@ -2,8 +2,9 @@
 
 An angle is the direction in which the text of an image runs, in degrees from +x towards +y, which is down: 90 for a
 page that was turned clockwise by a quarter. The upright frame of an image is the least upright box around what is not
-blank after it was turned back. Tokens are chosen there; their footprints are turned with the text, and sample the image
-itself.
+blank after it was turned back. Tokens are chosen there, and a model reads them from the picture that was turned
+upright: by a bicubic filter, so that small print stays sharper than by turned footprints. In the image as it was given,
+their footprints are turned with the text.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class Asked:
     reduce: what drops or merges them in the model
     pages:  of a document, tokens by page number
     clip:   of a video, instead of textures: the views of its moments, one group per placeholder
+    given:  the tokens in the images as they were given; None: they are the textures
     """
 
     prompt: list[Message]
@@ -41,6 +42,7 @@ class Asked:
     reduce: tuple[ReduceStep, ...] = ()
     clip: list[list[View]] | None = None
     pages: dict[int, int] = field(default_factory=dict)
+    given: list[Chosen] | None = None
 
 
 class Generator:
@@ -104,7 +106,8 @@ class Generator:
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], own.chosen, taken, doubt, pages=own.pages))
+            chosen = own.chosen if own.given is None else own.given
+            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, taken, doubt, pages=own.pages))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:

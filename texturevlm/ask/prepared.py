@@ -23,7 +23,7 @@ class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
     source:  as for `open_image`
-    original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in
+    original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in and sampled from
     frame:   of the texture in the original
     regions: of the texture, whose text has another angle
     """
@@ -61,10 +61,13 @@ class PreparedImage:
             for name in ("scout", "prior"):
                 self.prepared.keep(find_scorer("ask", name), spots)
 
+    def followed(self, allocation: Allocation) -> Allocation:
+        """Footprints in the texture; those in regions are turned with the text there. This is what a model reads."""
+        return following(allocation, self.regions) if self.regions else allocation
+
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
-        turned = following(allocation, self.regions) if self.regions else allocation
-        return turned_back(turned, self.frame)
+        return turned_back(self.followed(allocation), self.frame)
 
     @property
     def max_tokens(self) -> int:

@@ -304,7 +304,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             else:
                 chosen = choose(prepared, asked or "", relevance=relevance, **given)
             for image, one in zip(prepared, chosen):
-                picture = Picture(image.original, image.as_given(one.allocation))
+                picture = Picture(image.texture, image.followed(one.allocation))
                 views += [view for group in self.adapter.groups(picture) for view in group]
         return views
 

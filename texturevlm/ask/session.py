@@ -129,8 +129,10 @@ class ImageSession:
         apart: whether the images were given apart from the messages
         """
         conversation = conversation_with(prompt, len(self.images), self.model.adapter.marks, apart=apart)
-        chosen = self.as_given(self.chosen(question, how))
-        return Asked(conversation, [image.original for image in self.images], chosen, how.budget, how.reduce)
+        chosen = self.chosen(question, how)
+        read = [replace(one, allocation=image.followed(one.allocation)) for image, one in zip(self.images, chosen)]
+        textures, given = [image.texture for image in self.images], self.as_given(chosen)
+        return Asked(conversation, textures, read, how.budget, how.reduce, given=given)
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""

@@ -184,7 +184,7 @@ class Asking:
             page, asked = page.turned(self.turn), other.question if kind == QUESTION else sample.question
             sampled, _ = self._reduction(condition)
             allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
-        image, tokens = page.prepared.original, page.prepared.as_given(allocation)
+        image, tokens = page.prepared.texture, page.prepared.followed(allocation)
         return chosen_prompt(adapter, question, [image], [tokens], place=self.place)
 
     def _reduction(self, condition: Condition) -> tuple[int, tuple[ReduceStep, ...]]:
