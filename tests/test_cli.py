@@ -116,7 +116,7 @@ def test_look_refuses_bad_options_in_one_line_and_writes_nothing(small, monkeypa
         ("missing.png", None, ["no such file", "missing.png"]),
         (".", None, ["folder"]),
         ("", None, ["file"]),
-        ("https://example.org/page.png", None, ["URL https://example.org/page.png", "download"]),
+        ("http://127.0.0.1:9/page.png", None, ["http://127.0.0.1:9/page.png", "cannot be downloaded"]),
         ("text.png", b"no picture at all", ["text.png", "not an image"]),
         ("cut.jpg", PHOTO.read_bytes()[:9000], ["cut.jpg", "cannot be read"]),
     ],

@@ -215,7 +215,7 @@ def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypa
     capsys.readouterr()
     assert status("ask", "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "auto, words, scout, prior, channels, model, none, or, with --looks 2, attention" in said
+    assert "prior, channels, embedding:MODEL,PCA, model, none, or, with --looks 2, attention" in said
     assert "piece by piece, as the model generates it" in said
 
 
