@@ -385,7 +385,7 @@ def test_budgets_are_shared_out_in_proportion_and_within_room():
 
 
 def test_column_sums_equal_those_of_the_whole_matrix():
-    from texturevlm.reduce import column_sums
+    from texturevlm.reduce.attention import column_sums
 
     query, key = torch.randn(2, 3, 50, 8, generator=torch.Generator().manual_seed(0))
     whole = (query @ key.mT * 0.5).softmax(-1)

@@ -212,11 +212,11 @@ def test_received_attention_is_that_of_the_tower(adapter, monkeypatch, last):
     (weights,) = eager_weights(adapter, tower_attention(adapter, last=last), inputs)
     mean = weights[0].mean(0)
     if isinstance(adapter, QwenAdapter):
-        expected = mean.mean(0).view(COUNT, -1).sum(1)
+        expected = mean.sum(0).view(COUNT, -1).mean(1)
     else:
         front = adapter.tower.in_front  # a class token, if there is one
-        received = mean[0, front:] if front else mean.mean(0)
-        expected = received.view(COUNT, -1).sum(1)
+        received = mean.shape[1] * mean[0, front:] if front else mean.sum(0)
+        expected = received.view(COUNT, -1).mean(1)
     given = getattr(found[0][0], name)
     if isinstance(adapter, Qwen2_5_VL):  # its tower has another order; the next test sees to that
         given, expected = given.sort().values, expected.sort().values
@@ -280,6 +280,20 @@ def test_positions_and_images_of_tokens(adapter, monkeypatch):
     centre = torch.cat([one.centre[0] for one in allocations]).flip(-1)
     wanted = centre / 96 * torch.tensor([rows, columns]) - 0.5
     torch.testing.assert_close(context.position[:, 1:].sort(0).values, wanted.sort(0).values, atol=1e-3, rtol=1e-3)
+
+
+def test_a_small_picture_beside_a_large_one_gets_its_share(adapter, monkeypatch):
+    """Attention sums to 1 in each picture, so a token of a small one gets more of it, which says nothing."""
+    (stage,) = METHODS["hired"].stages
+    found = spied(monkeypatch, (stage.reduce, stage.place, stage.needs))
+    textures = [small.picture(96, 96), small.picture(96, 96)]
+    allocations = [small.chosen(one, adapter.side, count, seed=count) for one, count in zip(textures, (COUNT, 4))]
+    logits(adapter, adapter.prepare(QUESTION, textures, allocations), steps_of("ask", "spy", 12))
+    context, reduction = found[0]
+    for own in (context.image == 0, context.image == 1):
+        torch.testing.assert_close(context.received[own].mean(), torch.tensor(1.0), atol=0.1, rtol=0)
+    kept = context.image[reduction.kept].bincount(minlength=2).tolist()
+    assert kept[0] >= 8 and kept[1] < 4  # of 20 and 4
 
 
 @pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm", "pyramiddrop"])

@@ -4,7 +4,7 @@ A method is pure tensor mathematics: a Context and a budget in, a Reduction out.
 needs. How a model is hooked is the business of `vlm`.
 """
 
-from texturevlm.reduce.attention import column_sums
+from texturevlm.reduce.attention import received_share
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.method import PLACES, Method, ReduceStage, stage_budget
 from texturevlm.reduce.reduction import Reduction
@@ -21,9 +21,9 @@ __all__ = [
     "ReduceStep",
     "Reduction",
     "check_needs",
-    "column_sums",
     "open_steps",
     "planned",
+    "received_share",
     "stage_budget",
     "steps_of",
 ]

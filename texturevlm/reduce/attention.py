@@ -32,3 +32,11 @@ def column_sums(
         share = share.square().mean(0).sqrt() if quadratic else share.mean(0)
         total += share.sum(0) if weights is None else weights[first : first + block].float() @ share
     return total
+
+
+def received_share(query: Tensor, key: Tensor, *, scale: float) -> Tensor:
+    """What each key receives of queries (H, N, d), (H, M, d) → (M,): 1 is an even share, and the mean is 1.
+
+    A sum would be 1 per picture, so that a token of a small picture would seem to get more than one of a large one.
+    """
+    return column_sums(query, key, scale=scale) * (key.shape[1] / query.shape[1])

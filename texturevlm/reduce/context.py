@@ -24,11 +24,12 @@ class Context:
     keys, queries: (H, N, d), of the vision tower's last whole attention, of the block before, or of a layer of the
               language model
     received: (N,), attention that each token gets in the tower's last whole attention: from the class token if there is
-              one, else the mean over all patches
+              one, else the mean over all patches. 1 is an even share of its picture's, so that pictures of different
+              sizes can be compared
     shallow:  (N,), the same in the tower's first whole attention
     asked:    (T, N), attention of each token of the question to each visual one, mean over the heads of a layer
     question: (T, D), the question's tokens: embeddings, or hidden states, like `features`
-    pixels:   (N, C, S, S), the normalised samples of each token
+    pixels:   (N, C, S, S), the normalised samples of each token; channels of all frames that it shows
     What a place or a model cannot give is None.
     """
 

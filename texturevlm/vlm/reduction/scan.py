@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.reduce import Planned, column_sums
+from texturevlm.reduce import Planned, received_share
 from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
@@ -91,7 +91,7 @@ class Scan(ABC):
 
     @abstractmethod
     def received(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The attention (n,) that they receive."""
+        """The attention (n,) that they receive, 1 being an even share of their picture's: see `Context.received`."""
 
 
 class QwenScan(Scan):
@@ -150,10 +150,10 @@ class QwenScan(Scan):
         query, key = (rotated(one.float(), cos, sin) for one in self._heads(module, args, kwargs)[:2])
         lengths: list[int] = kwargs["cu_seqlens"].diff().tolist()
         sums = [
-            column_sums(own.transpose(0, 1), other.transpose(0, 1), scale=module.scaling) / len(own)
+            received_share(own.transpose(0, 1), other.transpose(0, 1), scale=module.scaling)
             for own, other in zip(query.split(lengths), key.split(lengths))
         ]
-        return [self._of_tokens(torch.cat(sums)).sum(1)]
+        return [self._of_tokens(torch.cat(sums)).mean(1)]
 
     def _heads(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
         """Queries, keys and values (patches, H, d), not rotated."""
@@ -218,10 +218,10 @@ class VitScan(Scan):
         query, key = (self._heads(module, one, args, kwargs) for one in ("q", "k"))
         asking = query[:, :1] if front else query
         sums = [
-            (column_sums(own.transpose(0, 1), other.transpose(0, 1), scale=module.scale) / len(own))[front:]
+            received_share(own.transpose(0, 1), other.transpose(0, 1), scale=module.scale)[front:]
             for own, other in zip(asking, key)
         ]
-        return [own.sum(1) for own in self._of_tokens(torch.stack(sums))]
+        return [own.mean(1) for own in self._of_tokens(torch.stack(sums))]
 
     def _heads(self, module: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """(B, tokens, H, d): queries (q) or keys (k)."""
