@@ -78,7 +78,7 @@ def test_dropping_before_the_tower_is_choosing_fewer_tokens(adapter, monkeypatch
         torch.testing.assert_close(with_drop[:, -1], logits(adapter, fewer)[:, -1], atol=5e-5, rtol=1e-4)
 
 
-def _embeds(adapter, steps, inputs):
+def _embeds(adapter, steps, inputs, mark=small.IMAGE):
     """The visual embeddings that the language model is given."""
     given = {}
     hook = adapter.language_of(adapter.model).register_forward_pre_hook(
@@ -86,7 +86,7 @@ def _embeds(adapter, steps, inputs):
     )
     logits(adapter, inputs, steps)
     hook.remove()
-    return given["inputs_embeds"][inputs["input_ids"] == small.IMAGE]
+    return given["inputs_embeds"][inputs["input_ids"] == mark]
 
 
 def pairs(context, keep):
@@ -185,6 +185,21 @@ def test_downsampled_tokens_lie_where_their_area_lies(adapter, monkeypatch):
     assert kept.tolist() == [0, 2, 8, 10]
     expected = _embeds(adapter, (), adapter.prepare(QUESTION, texture, coarse))
     torch.testing.assert_close(small_rows[kept], expected, atol=2e-3, rtol=2e-3)
+
+
+def test_downsampled_tokens_of_a_video_show_all_their_frames(adapter, monkeypatch):
+    """Two frames that differ are one token: neither takes the place of the other."""
+    if not adapter.videos:
+        pytest.skip("no videos")
+    side = adapter.side
+    frames = torch.nn.functional.interpolate(torch.rand(2, 3, 2, 2), scale_factor=2 * side)
+    texture = Texture.open(frames).mipmapped()
+    fine, coarse = (small.full_grid(texture, side, scale=scale, frames=range(1)) for scale in (1.0, 2.0))
+    monkeypatch.setattr(type(adapter), "grid_for", lambda _, size: (4, 4))
+    found = spied(monkeypatch, (METHODS["pace"].stages[0].reduce, "pixels", ("pixels",)))
+    small_rows = _embeds(adapter, steps_of("ask", "spy", 4), adapter.prepare(QUESTION, texture, fine), small.VIDEO)
+    expected = _embeds(adapter, (), adapter.prepare(QUESTION, texture, coarse), small.VIDEO)
+    torch.testing.assert_close(small_rows[found[0][1].kept], expected, atol=2e-3, rtol=2e-3)
 
 
 def test_the_model_is_as_before(adapter):

@@ -114,7 +114,7 @@ class TowerReduction(ABC):
                 size=torch.ones_like(known.weight),
                 weight=known.weight,
                 image=torch.zeros_like(known.image),
-                pixels=samples[own, 0],
+                pixels=samples[own].flatten(1, 2),
             )
             found = one.stage(context, self._budget(one, picture, len(own)))
             self._stays[own] = False
@@ -122,7 +122,7 @@ class TowerReduction(ABC):
             if found.merges:
                 values, first, wide = shown_pixels(context, found)
                 kept = own[found.kept]
-                samples[kept] = values[:, None].to(samples.dtype)
+                samples[kept] = values.view_as(samples[kept]).to(samples.dtype)
                 patch[kept] = _spread(patch[kept], first - known.position[found.kept, 1:], wide, merge)
         changed = Geometry(**{**vars(geometry), "patch": patch.flatten(0, 1)})
         return pack(self.adapter.patch_rows(samples), changed, weight).to(rows.dtype)
