@@ -206,6 +206,13 @@ def test_what_is_shown(qwen):
     assert " at 0x" not in repr(named) and "allocator=" in repr(named)
     answer = qwen.ask(picture(64, 96), QUESTION, return_details=True, **SHORT)
     assert str(answer) == answer.text and repr(answer.text) in repr(answer) and "6 visual tokens" in repr(answer)
+    fewer = qwen.ask(picture(64, 96), QUESTION, reduce=["tome", ("fastv", 3)], keep=4, return_details=True, **SHORT)
+    assert "6 visual tokens, 3 of them kept" in repr(fewer) and (fewer.visual_tokens, fewer.kept) == (6, 3)
+    assert answer.kept == answer.visual_tokens and "reduce" not in repr(qwen)
+    told = repr(tv.VLM(*models.built("qwen3_vl"), budget=9, reduce="visionzip", keep=4))
+    assert "reduce='visionzip', keep=4" in told and "attention" not in told
+    told = repr(tv.VLM(*models.built("qwen3_vl"), tower_attention="window"))
+    assert "tower_attention='window'" in told and "reduce" not in told
 
 
 @pytest.mark.parametrize(

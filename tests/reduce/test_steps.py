@@ -40,7 +40,7 @@ def test_the_forms_of_a_step():
         ([("tome", {"keeps": 1})], 64, "option of tome must be one of keep, layer, rate, difference, got 'keeps'"),
         ([("tome", {"layer": 1})], 64, "vscan, aim, prunevid, pace, dtoma; tome acts elsewhere, got layer=1"),
         ([("pyramiddrop", {"layer": 1})], 64, "layer of pyramiddrop must be a list of 3 numbers, one per stage, got 1"),
-        (("fastv", 8), 64, "reduce must be a name or a list of (name, keep), got ('fastv', 8)"),
+        (("fastv", 8), 64, "a list of (name, keep), such as [('tome', 0.5)], got ('fastv', 8)"),
         ([("fastv", {"rate": "w.safetensors"})], 64, "rate is for dyrate; fastv does not act while decoding"),
         (
             [("fastv", {"difference": "/w"})],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
+from texturevlm.reduce import ReduceStep, kept_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Answer:
     text:     the answer
     tokens:   its tokens as text, with the one that ended it
     logprobs: log-probability of each of them, before temperature and other processing
-    chosen:   per image, the tokens that the model saw and the relevance that they were chosen by
+    chosen:   per image, the tokens that the model was given and the relevance that they were chosen by
+    reduce:   the steps that reduced them in the model
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
@@ -57,6 +59,17 @@ class Answer:
     features: AnswerFeatures | None = None
     earlier: Answer | None = None
     pages: dict[int, int] = field(default_factory=dict)
+    reduce: tuple[ReduceStep, ...] = ()
+
+    @property
+    def visual_tokens(self) -> int:
+        """How many tokens were chosen, in all images."""
+        return sum(int(one.allocation.valid.sum()) for one in self.chosen)
+
+    @property
+    def kept(self) -> int:
+        """How many of them are left behind the last step of `reduce`; of dyrate, at the least."""
+        return kept_of(self.reduce, self.visual_tokens)
 
     @property
     def logprob(self) -> float:
@@ -67,10 +80,10 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        tokens = sum(int(one.allocation.valid.sum()) for one in self.chosen)
+        kept = f", {self.kept} of them kept" if self.reduce else ""
         return (
             f"Answer({self.text!r:.80}, log-probability {self.logprob:.3g} of {len(self.tokens)} tokens, "
-            f"{tokens} visual tokens, {sum(self.seconds.values()):.3g} s)"
+            f"{self.visual_tokens} visual tokens{kept}, {sum(self.seconds.values()):.3g} s)"
         )
 
 

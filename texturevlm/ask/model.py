@@ -50,6 +50,7 @@ from texturevlm.turned import check_turn
 from texturevlm.vlm import adapter_for, check_reducible
 from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.attention import ModelAttention, attend
+from texturevlm.vlm.attention.options import LANGUAGE, TOWER
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
@@ -133,6 +134,7 @@ class VLM:
         self.processor, self.tokens, self.looks = processor, tokens, looks
         check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
         self.reduce, self.keep = reduce, keep
+        self.attention = {LANGUAGE: attention, TOWER: tower_attention}
         attend(hooked(self.model, processor), detail)
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         self.generator = Generator(self.adapter, processor, captured=captured if detail.is_dense else False)
@@ -173,9 +175,12 @@ class VLM:
     def __repr__(self) -> str:
         allocator = getattr(self.allocator, "__name__", self.allocator)
         millions = sum(one.numel() for one in self.model.parameters()) / 1e6
+        given = {"reduce": self.reduce, "keep": self.keep, **self.attention}
+        more = "".join(f", {name}={value!r}" for name, value in given.items() if value)
         return (
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
-            f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r})"
+            f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r}"
+            f"{more})"
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -102,9 +102,8 @@ def _answered(model: Any, question: VideoQuestion, condition: str, budget: int, 
             options |= {"budget": 2 * budget, "reduce": "prunevid", "keep": budget}
     found = model.ask(given, choice_prompt(question), **options)
     choice = chosen_option(found.text, question.candidates)
-    tokens = sum(int(one.allocation.valid.sum()) for one in found.chosen)
     row = {"id": question.id, "task": question.task, "condition": condition, "budget": budget}
-    return row | {"right": choice == question.answer, "choice": choice, "tokens": tokens}
+    return row | {"right": choice == question.answer, "choice": choice, "tokens": found.kept}
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from texturevlm.reduce.context import Context
 from texturevlm.reduce.method import PLACES, Method, ReduceStage, stage_budget
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.registry import METHODS
-from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, open_steps, planned, steps_of
+from texturevlm.reduce.steps import Planned, ReduceStep, check_needs, kept_of, open_steps, planned, steps_of
 
 __all__ = [
     "METHODS",
@@ -21,6 +21,7 @@ __all__ = [
     "ReduceStep",
     "Reduction",
     "check_needs",
+    "kept_of",
     "open_steps",
     "planned",
     "received_share",

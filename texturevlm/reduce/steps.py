@@ -13,6 +13,7 @@ from texturevlm.reduce.method import PLACES, DecodeRate, ReduceStage
 from texturevlm.reduce.registry import METHODS
 
 OPTIONS = ("keep", "layer", "rate", "difference")  # of a step, besides its method
+WANTED = "a name or a list of (name, keep), such as [('tome', 0.5)]"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def steps_of(function: str, reduce: Any, keep: int | float | None = None) -> tup
         return ()
     given = [reduce] if isinstance(reduce, (str, ReduceStep)) else reduce
     if not isinstance(given, Sequence) or any(isinstance(one, (int, float, Mapping)) for one in given):
-        raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {reduce!r}")
+        raise TypeError(f"{function}: reduce must be {WANTED}, got {reduce!r}")
     return tuple(_step(function, one, keep) for one in given)
 
 
@@ -93,7 +94,7 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
         given = (given.method, more)
     pair = (given, {}) if isinstance(given, str) else given
     if not isinstance(pair, Sequence) or not 1 <= len(pair) <= 2:
-        raise TypeError(f"{function}: reduce must be a name or a list of (name, keep), got {given!r}")
+        raise TypeError(f"{function}: reduce must be {WANTED}, got {given!r}")
     name, more = pair if len(pair) == 2 else (pair[0], {})
     check_choice(function, "reduce", name, METHODS)
     options: Mapping[str, Any] = more if isinstance(more, Mapping) else {"keep": more}
@@ -105,6 +106,13 @@ def _step(function: str, given: Any, keep: int | float | None) -> ReduceStep:
     kept, layers = check_keep(function, name, wanted), _layers(function, name, options.get("layer"))
     rate, difference = options.get("rate"), options.get("difference")
     return ReduceStep(name, kept, layers, _rate(function, name, rate), _difference(function, name, difference))
+
+
+def kept_of(steps: Sequence[ReduceStep], count: int) -> int:
+    """Of so many tokens, how many are left behind the last step."""
+    for step in steps:
+        count = step.target(count)
+    return count
 
 
 def open_steps(reduce: Any) -> list[int]:

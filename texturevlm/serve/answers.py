@@ -39,7 +39,7 @@ class Told:
 
     @property
     def visual_tokens(self) -> int:
-        return sum(int(one.allocation.valid.sum()) for one in self.answer.chosen)
+        return self.answer.visual_tokens
 
     @property
     def probabilities(self) -> list[float]:

@@ -136,7 +136,6 @@ def details(told: Told) -> dict[str, Any]:
 
 def _look(answer: Answer) -> dict[str, Any]:
     """What the model had seen when it answered so; the tokens of one image, of several only their number."""
-    used = sum(int(one.allocation.valid.sum()) for one in answer.chosen)
     alone = answer.chosen[0].allocation if len(answer.chosen) == 1 else None
     tokens = None if alone is None else {"patch": alone.patch, **columns_of(alone)}
-    return {"text": answer.text, "chance": answer.confidence, "visual_tokens": used, "tokens": tokens}
+    return {"text": answer.text, "chance": answer.confidence, "visual_tokens": answer.visual_tokens, "tokens": tokens}

@@ -28,7 +28,7 @@ def check_reducible(function: str, config: Any, steps: Sequence[ReduceStep]) -> 
     if IMPLEMENTATION in (implementation, tower):
         option = "attention" if implementation == IMPLEMENTATION else "tower_attention"
         raise ValueError(
-            f"{function}: reduce must be None for a model with {option}='hierarchical', got {steps[0].method}; "
+            f"{function}: reduce must be None for a model that was loaded with {option}, got {steps[0].method}; "
             f"load it without {option}"
         )
     if implementation not in EXPLICIT and not implementation.startswith("flash"):
