@@ -225,13 +225,6 @@ def test_the_levels_of_keys_and_values():
     assert worst(texture.levels[-1].key, k.mean(2, keepdim=True)) < 1e-14
     assert worst(texture.levels[1].value[:, :, 4:], v[:, :, 256:].mean(2, keepdim=True)) < 1e-14
     assert texture.levels[0].count[0, -1] == 300 % 16
-    for length in (17, 32, 299):
-        grown = KeyValueTexture.of(k[:, :, :length], v[:, :, :length], block=16).append(
-            k[:, :, length:], v[:, :, length:]
-        )
-        for one, other in zip(grown.levels, texture.levels, strict=True):
-            assert worst(one.key, other.key) < 1e-14 and worst(one.value, other.value) < 1e-14
-            assert torch.equal(one.count, other.count)
     k, v = (torch.zeros(1, 8, 65536, 128, dtype=torch.bfloat16, device="meta") for _ in range(2))
     assert KeyValueTexture.of(k, v).bytes < 0.05 * 2 * k.numel() * 2
 
@@ -409,6 +402,21 @@ def test_the_kernels_at_full_detail_and_their_gradients(device):
     weight = torch.randn_like(found)
     pairs = zip(torch.autograd.grad((found * weight).sum(), given), torch.autograd.grad((wanted * weight).sum(), given))
     assert all(worst(one, other) < 1e-4 for one, other in pairs)
+
+
+def test_gradients_of_the_kernels_go_through_known_summaries(device):
+    """As in a model that keeps them with its cache."""
+    given = [one.requires_grad_() for one in tensors(1, 4, 2, 70, dtype=torch.float32, device=device)]
+    options = {"fine": 0.3, "neighbours": 0, "return_chosen": True, **SMALL}
+    chosen = hierarchical_attention(*given, backend="triton", **options)[1]
+    weight, found = torch.randn(1, 4, 70, 16, device=device), []
+    for backend, known in (("triton", True), ("triton", False), ("reference", False)):
+        level = block_means(*given[1:], BlockLayout.of(1, 70, 70, device=device, **SMALL).table, SMALL["block"])
+        texture = KeyValueTexture(level, SMALL["block"]) if known else None
+        out = hierarchical_attention(*given, backend=backend, texture=texture, **options | {"chosen": chosen})[0]
+        found.append(torch.autograd.grad((out * weight).sum(), given))
+    for one, other, wanted in zip(*found):
+        assert worst(one, wanted) < 1e-4 and worst(other, wanted) < 1e-4
 
 
 @pytest.mark.gpu

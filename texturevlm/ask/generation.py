@@ -107,8 +107,8 @@ class Generator:
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
             chosen = own.chosen if own.given is None else own.given
-            more = {"pages": own.pages, "reduce": own.reduce}
-            answers.append(Answer(text.strip(), tokens, logprobs[:length], chosen, taken, doubt, **more))
+            details = text.strip(), tokens, logprobs[:length], chosen, taken, doubt
+            answers.append(Answer(*details, pages=own.pages, reduce=own.reduce))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:

@@ -88,33 +88,56 @@ def attend_triton(
             q, k, v, layout, fine=fine, scale=scale, summaries=summaries, level=level, chosen=chosen
         )
         return out[..., :width], chosen
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v)):
-        options = layout, fine, scale, summaries, level, chosen
-        found: tuple[Tensor, Tensor] = _Attend.apply(q, k, v, *options)  # type: ignore[no-untyped-call]
+    means = (None, None) if level is None else (level.key, level.value)
+    given = (q, k, v, *means)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given):
+        options = layout, fine, scale, summaries, None if level is None else level.count, chosen
+        found: tuple[Tensor, Tensor] = _Attend.apply(*given, *options)  # type: ignore[no-untyped-call]
         return found
     return _forward(q, k, v, layout, fine, scale, summaries, level, chosen)
 
 
 class _Attend(torch.autograd.Function):
+    """q, k, v, the means that are known, or None; then what is not differentiated."""
+
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout, *options: Any) -> tuple[Tensor, Tensor]:
-        out, chosen = _forward(q, k, v, layout, *options)
-        ctx.save_for_backward(q, k, v, chosen)
-        ctx.layout, ctx.options = layout, options
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        layout: BlockLayout,
+        fine: float,
+        scale: float,
+        summaries: bool,
+        count: Tensor | None,
+        chosen: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        level = _level(key, value, count)
+        out, chosen = _forward(q, k, v, layout, fine, scale, summaries, level, chosen)
+        ctx.save_for_backward(q, k, v, key, value, chosen)
+        ctx.options = layout, scale, summaries, count
         ctx.mark_non_differentiable(chosen)
         return out, chosen
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, chosen = ctx.saved_tensors
-        _, scale, summaries, level, _ = ctx.options
-        q, k, v = (one.detach().requires_grad_() for one in (q, k, v))
+        *given, chosen = ctx.saved_tensors
+        layout, scale, summaries, count = ctx.options
+        q, k, v, key, value = given = [None if one is None else one.detach().requires_grad_() for one in given]
         with torch.enable_grad():
-            own = block_means(k, v, ctx.layout.table, ctx.layout.block) if level is None else level
-            stands = mean_summaries(own) if summaries else None
-            out = attend(q, k, v, ctx.layout, chosen, stands, scale=scale).to(q.dtype)
-        found = torch.autograd.grad(out, (q, k, v), gradients[0])
-        return (*found, *(None,) * (1 + len(ctx.options)))
+            level = _level(key, value, count) or block_means(k, v, layout.table, layout.block)
+            stands = mean_summaries(level) if summaries else None
+            out = attend(q, k, v, layout, chosen, stands, scale=scale).to(q.dtype)
+        there = [one for one in given if one is not None]
+        found = iter(torch.autograd.grad(out, there, gradients[0], allow_unused=True))  # unused: means in a window
+        return (*(None if one is None else next(found) for one in given), *(None,) * 6)
+
+
+def _level(key: Tensor | None, value: Tensor | None, count: Tensor | None) -> KeyValueLevel | None:
+    return None if key is None or value is None or count is None else KeyValueLevel(key, value, count)
 
 
 def _forward(

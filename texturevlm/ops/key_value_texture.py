@@ -85,23 +85,6 @@ class KeyValueTexture:
         count = (table >= 0).unflatten(1, (-1, block)).sum(-1, dtype=torch.int32)
         return KeyValueTexture(KeyValueLevel(*found, count), block)
 
-    def append(self, key: Tensor, value: Tensor) -> KeyValueTexture:
-        """With more tokens (B, H, M, D) behind all others: they fill the last block, then begin new ones."""
-        check_shapes("append", key=(key, "B H M D"), value=(value, "B H M E"))
-        last, block = self.finest, self.block
-        length, room = last.count.shape[1], block - int(last.count[0, -1])
-        if bool((last.count[:, -1] != last.count[0, -1]).any()):
-            raise ValueError("append: samples must have equally many tokens in their last block")
-        pieces = [last]
-        if filling := min(room, key.shape[2]):
-            old = KeyValueLevel(last.key[:, :, -1:], last.value[:, :, -1:], last.count[:, -1:])
-            new = _means_in_order(key[:, :, :filling], value[:, :, :filling], block)
-            pieces = [KeyValueLevel(last.key[:, :, :-1], last.value[:, :, :-1], last.count[:, :-1])]
-            pieces.append(_joined([old, new]).coarser() if length else new)
-        if filling < key.shape[2]:
-            pieces.append(_means_in_order(key[:, :, filling:], value[:, :, filling:], block))
-        return KeyValueTexture(_joined(pieces), block)
-
     @property
     def bytes(self) -> int:
         """Of all levels."""
@@ -142,15 +125,3 @@ def block_means(key: Tensor, value: Tensor, table: Tensor, block: int) -> KeyVal
 def wide(values: Tensor) -> Tensor:
     """In float32, or in float64 where they are."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _means_in_order(key: Tensor, value: Tensor, block: int) -> KeyValueLevel:
-    return block_means(key, value, whole_table(key.shape[0], key.shape[2], block, key.device), block)
-
-
-def _joined(parts: list[KeyValueLevel]) -> KeyValueLevel:
-    return KeyValueLevel(
-        torch.cat([one.key for one in parts], 2),
-        torch.cat([one.value for one in parts], 2),
-        torch.cat([one.count for one in parts], 1),
-    )
