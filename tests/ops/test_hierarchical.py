@@ -216,6 +216,8 @@ def test_quadtree_order():
     assert quadtree_order(place, torch.tensor([0.0, 0.0, 0.0, 1.0])).tolist() == [2, 1, 3, 0]
     picture = torch.tensor([0, 1, 1, 0])
     assert quadtree_order(place, picture=picture).tolist() == [0, 3, 2, 1]
+    crop = torch.tensor([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0], [2.0, 1.0], [-0.3, 0.0]])  # the root is the image's corner
+    assert quadtree_order(crop).tolist() == [4, 0, 1, 2, 3]
 
 
 def test_the_levels_of_keys_and_values():

@@ -119,6 +119,22 @@ def test_blocks_are_neighbours_in_the_image(adapter):
     assert plain[0].tolist() == list(range(16))  # no places: as they stand
 
 
+def test_each_image_of_a_prompt_has_a_quadtree_of_its_own(adapter):
+    """Beside another image, of another size and with tokens elsewhere, the order is that of the image alone."""
+    sizes, counts = ((96, 160), (160, 96)), (COUNT, 11)
+    textures = [small.picture(*size) for size in sizes]
+    allocations = [small.chosen(one, adapter.side, count, seed=count) for one, count in zip(textures, counts)]
+
+    def order(textures, allocations):
+        inputs = adapter.prepare(QUESTION, textures, allocations)
+        ids = inputs["input_ids"]
+        found = visual_order(adapter, ids, ids == small.IMAGE, {"get_image_features": inputs["pixel_values"]})
+        return torch.searchsorted((ids[0] == small.IMAGE).nonzero()[:, 0], found[0].long())
+
+    alone = [order(*pair) for pair in zip(textures, allocations)]
+    assert torch.equal(order(textures, allocations), torch.cat([alone[0], counts[0] + alone[1]]))
+
+
 def test_visual_tokens_are_summarised_and_text_is_read(adapter):
     run = AttentionRun(adapter, AttentionOptions(**SIZES))
     inputs = inputs_for(adapter)
