@@ -169,6 +169,7 @@ def test_bad_options():
         ({"fine": 2}, "fine must be between 0 and 1, got 2"),
         ({"block": 48}, "block must be a power of two, got 48"),
         ({"share": 0}, "share must be at least 1, got 0"),
+        ({"kind": "latent", "block": 16, "rank": 17}, "rank must be between 1 and 16, got 17"),
     ):
         with pytest.raises(ValueError, match=message):
             AttentionOptions.of("load_vlm", given)

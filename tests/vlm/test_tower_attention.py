@@ -45,7 +45,11 @@ def tower(adapter, inputs):
     return torch.cat([out.pooler_output, *(getattr(out, "deepstack_features", None) or ())], -1)
 
 
-@pytest.mark.parametrize("options", [{"fine": 1.0}, {"fine": 1.0, "share": 2}, {"kind": "window", "neighbours": 99}])
+LATENT = {"kind": "latent", "fine": 0.0, "rank": SIZES["block"]}  # all directions of a block are the block
+READ = [{"fine": 1.0}, {"fine": 1.0, "share": 2}, {"kind": "window", "neighbours": 99}, LATENT]
+
+
+@pytest.mark.parametrize("options", READ)
 def test_reading_everything_is_the_dense_tower(adapter, options):
     both, _ = two_images(adapter)
     dense = tower(adapter, both)

@@ -163,6 +163,7 @@ class AttentionRun:
             scale=options["scaling"],
             fine=own.fine,
             kind=own.kind,
+            rank=own.rank,
             texture=textures.get(layer),
             chosen=self.chosen if layer % own.share else None,
         )

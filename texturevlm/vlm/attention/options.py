@@ -17,7 +17,7 @@ LANGUAGE, TOWER = "attention", "tower_attention"  # options of `load_vlm`: of th
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """How a language model or a tower attends. The first five are as in `hierarchical_attention`.
+    """How a language model or a tower attends. All but the last are as in `hierarchical_attention`.
 
     share: layers that share one choice of blocks: the first of them chooses
     """
@@ -27,6 +27,7 @@ class AttentionOptions:
     group: int = 64
     neighbours: int = 1
     kind: str = ATTENTION_KINDS[0]
+    rank: int = 4
     share: int = 1
 
     @staticmethod
@@ -44,6 +45,7 @@ class AttentionOptions:
         check_block(function, self.block)
         for name, least in (("group", 1), ("neighbours", 0), ("share", 1)):
             check_count(function, name, getattr(self, name), least)
+        check_count(function, "rank", self.rank, 1, self.block if self.kind == "latent" else None)
         check_fine(function, self.fine)
         check_choice(function, "kind", self.kind, ATTENTION_KINDS)
         return self

@@ -133,6 +133,7 @@ class TowerAttention:
             scale=options["scaling"],
             fine=own.fine,
             kind=own.kind,
+            rank=own.rank,
             chosen=running.chosen[segment] if layer % own.share else None,
         )
         return out
