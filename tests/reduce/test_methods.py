@@ -303,7 +303,7 @@ def test_pace_shrinks_what_is_flat():
 
 
 def test_pace_shows_the_same_area_more_coarsely():
-    from texturevlm.reduce.pace import shown_pixels
+    from texturevlm.reduce.token_squares import shown_pixels
 
     context = grid_of_pixels([[0.0, 1.0], [2.0, 3.0]])
     found = stage("pace")(context, 1)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce import Context, Planned, Reduction, stage_budget
-from texturevlm.reduce.pace import shown_pixels
 from texturevlm.reduce.reduction import DROPPED
 from texturevlm.reduce.select import shared_out
+from texturevlm.reduce.token_squares import shown_pixels
 from texturevlm.vlm.packed import Geometry, pack, unpack
 from texturevlm.vlm.reduction.seen import Seen
 
