@@ -9,6 +9,7 @@ from texturevlm.ask.prompted import chosen_prompt
 from texturevlm.codebook import (
     Codebook,
     TokenFeatures,
+    fit,
     fit_codebook,
     joined_features,
     refine,
@@ -49,6 +50,23 @@ def test_kmeans_revives_entries_that_nobody_chose():
     rows = torch.cat([torch.zeros(90, 2), torch.eye(2) * 8, -torch.eye(2) * 8])
     found = kmeans(rows, 5, random=torch.Generator().manual_seed(1), rounds=6)
     assert float((rows - found[nearest(rows, found)]).norm(dim=1).max()) < 1e-4  # each point has an entry
+
+
+def test_tokens_come_evenly_from_all_views(monkeypatch):
+    monkeypatch.setattr(fit, "_TOKENS", 1000)
+    found = [TokenFeatures(torch.full((200, WIDTH), float(number)), torch.zeros(200)) for number in range(32)]
+    own, held = fit._gathered(iter(found), 1)
+    assert own.rows[:, 0].unique(return_counts=True)[1].unique().tolist() == [25] and len(own) == 28 * 25
+    assert len(held) == 4 * 25
+
+
+def test_groups_that_do_not_divide_are_told_at_the_first_view():
+    def one_view():
+        yield from views(1)
+        raise AssertionError("a second view was made")
+
+    with pytest.raises(ValueError, match="groups must divide the 12 numbers of a feature, got 5"):
+        fit_codebook(one_view(), groups=5)
 
 
 def test_codes_are_small_and_lose_little(fitted):

@@ -122,6 +122,14 @@ def encrypted():
     return pdf_from(objects, b"/Encrypt 4 0 R/ID[<00><00>]")
 
 
+def test_the_command_line_refuses_what_a_document_cannot_do_before_a_model_is_loaded(tmp_path, three, capsys):
+    (tmp_path / "report.pdf").write_bytes(three)
+    given = ["ask", str(tmp_path / "report.pdf"), "What is the total?", "--model", "nowhere"]
+    for more, wanted in (("--tokens", "merged"), "tokens must be chosen"), (("--looks", "auto"), "looks must be 1"):
+        assert main([*given, *more]) == 2
+        assert f"{wanted} for a document, got {more[1]}" in capsys.readouterr().err
+
+
 def test_the_command_line_refuses_a_broken_document_before_a_model_is_loaded(tmp_path, capsys):
     (tmp_path / "cut.pdf").write_bytes(b"%PDF-1.4 and no more")
     assert main(["ask", str(tmp_path / "cut.pdf"), "What is the total?", "--model", "nowhere"]) == 2

@@ -33,7 +33,8 @@ def _train(options: argparse.Namespace) -> int:
     for name, value in found.items():
         print(f"{name}: {value:.4f}")
     if isinstance(task, Reports):
-        page = markdown_page(f"# {options.config.stem}: whether training helped", _made_by(options, done), task.report())
+        title = f"# {options.config.stem}: whether training helped"
+        page = markdown_page(title, _made_by(options, done), task.report())
         (out / "report.md").write_text(page, encoding="utf-8")
         print(page)
     print(f"{out}: {done} steps of {config.task}")
