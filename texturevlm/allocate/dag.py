@@ -9,7 +9,8 @@ tightly, so blank space costs nothing.
 The hierarchy is a tree. In Nanite a group has several parents, because the border of a group must not change while its
 neighbour is coarser; groups of each level have other borders, lest one border stays fine through all levels. Here
 nothing must match at a border: the clusters of one span are covered together, across their borders, and a cell that a
-finer square left is covered by a coarser one (`search.lay`). So there are no cracks, and one parent is enough.
+finer square left is covered by a coarser one (`search.lay`). So no hole opens, and one parent is enough. What is left at
+borders inside ink is a step from one scale to another (measured: results/merged.md).
 """
 
 import math
