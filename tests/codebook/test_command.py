@@ -26,7 +26,8 @@ def pages(tmp_path):
 
 
 def fit(pages, model, out, *more):
-    options = ["--entries", "16", "--stages", "2", "--budget", "16", "--relevance", "none", "--device", "cpu"]
+    options = ["--entries", "16", "--stages", "2", "--groups", "1", "--budget", "16"]
+    options += ["--relevance", "none", "--device", "cpu"]
     return main(["fit-codebook", str(pages), "--model", model, "--out", str(out), *options, *more])
 
 

@@ -19,6 +19,7 @@ from texturevlm.codebook.nearest import far_rows, kmeans, nearest, totals
 
 HELD = 8  # one view in so many is measured on
 LEAST_ENTRIES = 16
+GROUPS = 16  # with few groups answers suffer most (results/codebook.md); a divisor of common widths
 PER_ENTRY = 4  # tokens per entry, at least, that a fit needs
 _START = 32  # tokens per entry that k-means begins with, at most
 _BATCH = 4096
@@ -58,7 +59,7 @@ def fit_codebook(
     *,
     entries: int = 1024,
     stages: int = 4,
-    groups: int = 1,
+    groups: int = GROUPS,
     per_level: bool = True,
     model: str = "",
     digest: str = "",

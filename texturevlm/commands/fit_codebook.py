@@ -22,7 +22,7 @@ def add_fit_codebook(commands: arguments.Commands) -> None:
     parser.add_out("FILE.safetensors")
     parser.add_count("--entries", "of each stage, up to 65536", 1024)
     parser.add_count("--stages", "codes that are summed, per group", 4)
-    parser.add_count("--groups", "slices of a feature that are coded apart", 1)
+    parser.add_count("--groups", "slices of a feature that are coded apart; must divide its width", 16)
     parser.add_argument("--one-book", action="store_true", help="one book for all levels of detail")
     parser.add_tokens("tokens per image", patch=False)
     parser.add_device()
