@@ -9,6 +9,7 @@ from texturevlm.ask.prompted import chosen_prompt
 from texturevlm.codebook import (
     Codebook,
     TokenFeatures,
+    fit,
     fit_codebook,
     joined_features,
     refine,
@@ -51,6 +52,23 @@ def test_kmeans_revives_entries_that_nobody_chose():
     assert float((rows - found[nearest(rows, found)]).norm(dim=1).max()) < 1e-4  # each point has an entry
 
 
+def test_tokens_come_evenly_from_all_views(monkeypatch):
+    monkeypatch.setattr(fit, "_TOKENS", 1000)
+    found = [TokenFeatures(torch.full((200, WIDTH), float(number)), torch.zeros(200)) for number in range(32)]
+    own, held = fit._gathered(iter(found), 1)
+    assert own.rows[:, 0].unique(return_counts=True)[1].unique().tolist() == [25] and len(own) == 28 * 25
+    assert len(held) == 4 * 25
+
+
+def test_groups_that_do_not_divide_are_told_at_the_first_view():
+    def one_view():
+        yield from views(1)
+        raise AssertionError("a second view was made")
+
+    with pytest.raises(ValueError, match="groups must divide the 12 numbers of a feature, got 5"):
+        fit_codebook(one_view(), groups=5)
+
+
 def test_codes_are_small_and_lose_little(fitted):
     book, report = fitted
     other = joined_features(views(2, seed=9))
@@ -67,21 +85,21 @@ def test_codes_are_small_and_lose_little(fitted):
 def test_a_book_per_level_is_better_where_levels_differ(fitted):
     book, report = fitted
     assert report.books == 2 and book.edges.tolist() == [0.5]
-    _, one = fit_codebook(views(), entries=32, stages=1, per_level=False)
-    _, two = fit_codebook(views(), entries=32, stages=1)
+    _, one = fit_codebook(views(), entries=32, stages=1, groups=1, per_level=False)
+    _, two = fit_codebook(views(), entries=32, stages=1, groups=1)
     assert one.books == 1 and two.books == 2
     assert two.by_stage[0] < 0.7 * one.by_stage[0]
 
 
 def test_levels_with_few_tokens_share_a_book():
     many, few = views(15), views(1, tokens=9, levels=(5.0,))
-    _, report = fit_codebook([*few, *many], entries=64, stages=1)
+    _, report = fit_codebook([*few, *many], entries=64, stages=1, groups=1)
     assert report.books == 2  # not three
 
 
 def test_all_parts_of_a_feature_count_alike():
     loud = [TokenFeatures(one.rows * torch.tensor([100.0] * 6 + [1.0] * 6), one.level, 2) for one in views()]
-    book, _ = fit_codebook(loud, entries=64, stages=2)
+    book, _ = fit_codebook(loud, entries=64, stages=2, groups=1)
     given = joined_features(loud)
     left = (book.decode(book.encode(given), given.level) - given.rows) / given.rows.std(0)
     quiet, noisy = (float(half.square().mean()) for half in left.split(6, 1)[::-1])
@@ -136,13 +154,13 @@ def test_files_that_are_no_codebook(tmp_path):
 )
 def test_what_fit_refuses(more, message):
     with pytest.raises(ValueError, match=message):
-        fit_codebook(views(), **more)
+        fit_codebook(views(), **{"groups": 1} | more)
 
 
 def test_too_few_views_and_wrong_codes(fitted):
     book, _ = fitted
     with pytest.raises(ValueError, match="views must be at least 8, got 3"):
-        fit_codebook(views(3))
+        fit_codebook(views(3), groups=1)
     with pytest.raises(ValueError, match="codes must be below 64, got 64"):
         book.decode(torch.full((1, 2, 2), 64), torch.zeros(1))
     with pytest.raises(ValueError, match=r"rows must be \(N, 12\)"):

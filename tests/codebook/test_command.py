@@ -26,7 +26,8 @@ def pages(tmp_path):
 
 
 def fit(pages, model, out, *more):
-    options = ["--entries", "16", "--stages", "2", "--budget", "16", "--relevance", "none", "--device", "cpu"]
+    options = ["--entries", "16", "--stages", "2", "--groups", "1", "--budget", "16"]
+    options += ["--relevance", "none", "--device", "cpu"]
     return main(["fit-codebook", str(pages), "--model", model, "--out", str(out), *options, *more])
 
 
@@ -47,6 +48,6 @@ def test_mistakes_are_one_line_and_leave_nothing(pages, models, tmp_path, capsys
     (pages / "0.png").write_bytes(b"no image")
     assert fit(pages, models[0], out) == 2
     assert "--skip-bad continues without it" in capsys.readouterr().err
-    assert fit(pages, models[0], out, "--skip-bad", "--entries", "4096") == 2
-    assert "4 tokens for each of 4096 entries" in capsys.readouterr().err.splitlines()[-1]
+    assert fit(pages, "nowhere", out, "--skip-bad", "--entries", "4096") == 2  # before a model is loaded
+    assert "--entries 4096 needs at least 4 tokens" in (said := capsys.readouterr().err) and "of 9 images" in said
     assert not out.exists()

@@ -84,8 +84,9 @@ def test_a_unit_that_kills_every_worker_is_given_up_by_name(source, tmp_path, mo
 
 
 def test_a_worker_that_cannot_begin_says_why(source, tmp_path):
-    with pytest.raises(RuntimeError, match=r"a worker could not begin: .*no-such-model"):
+    with pytest.raises(OSError, match=r"a worker could not begin: .*no-such-model"):
         made(source, tmp_path / "out", workers=1, write="features", model="/no-such-model")
+    assert made(source, tmp_path / "out").rows == 10  # the folder is free again
 
 
 class DeadlyActor(ray_pool._Actor):

@@ -1,8 +1,6 @@
 """What rows can hold beside patches."""
 
 import io
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -13,6 +11,8 @@ import texturevlm as tv
 from tests.ask.test_bad_input import save
 from tests.corpus import BUDGET, faults, fill, keys, made
 from texturevlm import corpus
+from texturevlm.cli import main
+from texturevlm.codebook import Codebook, TokenFeatures, tower_digest
 from texturevlm.corpus.payloads import model_side
 from texturevlm.corpus.recipe import Recipe
 
@@ -62,39 +62,49 @@ def test_features_are_those_of_the_model(source, model, tmp_path):
     vlm.detach()
 
 
-def test_codes_come_from_the_codebook_of_the_model(source, model, tmp_path, monkeypatch):
-    """By the interface of texturevlm.codebook, here one that counts the parts of a row."""
-    asked = []
+def book_of(adapter, path, *, seed=0, **changed):
+    """A codebook of random entries for a model's features, saved: 2 groups, 3 stages."""
+    parts = 1 + len(adapter.config.vision_config.deepstack_visual_indexes)
+    width = parts * adapter.model.get_input_embeddings().weight.shape[1]
+    entries = torch.randn(1, 2, 3, 16, width // 2, generator=torch.Generator().manual_seed(seed))
+    about = {"model": "m", "digest": tower_digest(adapter)} | changed
+    Codebook(entries, torch.zeros(1, width), torch.ones(1, width), torch.zeros(0), **about).save(path)
+    return str(path)
 
-    class Codebook:
-        @classmethod
-        def load(cls, path, *, device):
-            asked.append(path)
-            return cls()
 
-        def check_model(self, function, adapter):
-            asked.append(adapter.config.model_type)
-
-        def encode(self, features):
-            assert features.rows.shape[1] % features.parts == 0 and len(features.level) == len(features.rows)
-            return torch.arange(len(features.rows)).reshape(-1, 1, 1).expand(-1, 2, 3).to(torch.uint16)
-
-    room = types.ModuleType("texturevlm.codebook")
-    room.Codebook = Codebook
-    room.TokenFeatures = lambda rows, level, parts: types.SimpleNamespace(rows=rows, level=level, parts=parts)
-    monkeypatch.setitem(sys.modules, "texturevlm.codebook", room)
-    book = tmp_path / "book.safetensors"
-    book.write_bytes(b"a codebook")
-    side = model_side(model)
-    made(source, tmp_path / "out", write="codes", model=model, codebook=str(book), patch=side, budget=6)
-    assert asked == [str(book), "qwen3_vl"] and not faults(tmp_path / "out")
-    opened = corpus.open(tmp_path / "out")
-    codes = [opened[number]["codes"] for number in range(len(opened))]
-    assert all(one.dtype == torch.uint16 and one.shape[1:] == (2, 3) for one in codes)
-    assert all(len(opened[number]["codes"]) == opened[number]["allocation"].budget for number in range(5))
-    book.write_bytes(b"another one")
+def test_codes_come_from_the_codebook_of_the_model(source, model, tmp_path):
+    adapter = tv.load_vlm(model, device="cpu", captured=False).adapter
+    path, side = tmp_path / "book.safetensors", model_side(model)
+    how = {"write": "codes", "model": model, "codebook": book_of(adapter, path), "patch": side, "budget": 6}
+    made(source, tmp_path / "out", **how)
+    made(source, tmp_path / "features", **how | {"write": "features", "codebook": ""})
+    assert not faults(tmp_path / "out")
+    opened, features, book = corpus.open(tmp_path / "out"), corpus.open(tmp_path / "features"), Codebook.load(path)
+    for number in range(5):
+        codes, sample = opened[number]["codes"], features[number]
+        wanted = TokenFeatures(sample["features"].flatten(1).float(), sample["allocation"].level[0])
+        assert codes.dtype == torch.uint16 and codes.shape == (opened[number]["allocation"].budget, 2, 3)
+        same = codes.long() == book.encode(wanted).long()
+        assert same.float().mean() > 0.9  # features were rounded to 16 bits
+    book_of(adapter, path, seed=1)
     with pytest.raises(ValueError, match="was begun with code"):
-        made(source, tmp_path / "out", write="codes", model=model, codebook=str(book), patch=side, budget=6)
+        made(source, tmp_path / "out", **how)
+
+
+def test_a_wrong_codebook_is_refused_and_leaves_nothing(source, model, tmp_path, capsys):
+    adapter = tv.load_vlm(model, device="cpu", captured=False).adapter
+    path, out = tmp_path / "book.safetensors", tmp_path / "out"
+    given = ["corpus", str(source), "--out", str(out), "--write", "codes", "--model", model, "--codebook", str(path)]
+    given += ["--budget", "6", "--relevance", "none", "--device", "cpu"]
+    path.write_bytes(b"no codebook")
+    assert main([*given, "--workers", "1"]) == 2
+    assert "path must be a file from Codebook.save" in capsys.readouterr().err.splitlines()[-1] and not out.exists()
+    book_of(adapter, path, digest="0" * 64)
+    for workers in ("0", "1"):
+        assert main([*given, "--workers", workers]) == 2
+        assert "codebook must be fitted to this model" in capsys.readouterr().err.splitlines()[-1]
+    book_of(adapter, path)
+    assert main([*given, "--workers", "0"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,3 +22,15 @@ def pdf_of(images):
     file = io.BytesIO()
     images[0].save(file, "PDF", save_all=True, append_images=images[1:], resolution=100)
     return file.getvalue()
+
+
+def pdf_from(objects, trailer=b""):
+    """The bytes of a PDF with these objects, of which the first is the catalogue; trailer: its further entries."""
+    body, places = b"%PDF-1.4\n", []
+    for number, one in enumerate(objects, 1):
+        places.append(len(body))
+        body += b"%d 0 obj\n%s\nendobj\n" % (number, one)
+    table = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    table += b"".join(b"%010d 00000 n \n" % place for place in places)
+    ends = b"trailer\n<</Size %d/Root 1 0 R%s>>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, trailer, len(body))
+    return body + table + ends

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from tests.pages.papers import WORDS, paper, pdf_of
+from tests.pages.papers import WORDS, paper, pdf_from, pdf_of
 from texturevlm.cli import main
 from texturevlm.pages import is_document, open_pages, pdf
 from texturevlm.types import Texture
@@ -35,6 +35,19 @@ def test_colours_keep_their_order():
     texture = open_pages(pdf_of([Image.new("RGB", (100, 100), (255, 0, 0))])).texture(0, 10_000, CPU)
     red, green, blue = texture.levels[0].mean((0, 2, 3)).tolist()
     assert red > 0.9 and green < 0.1 and blue < 0.1
+
+
+def test_what_was_filled_into_a_form_is_drawn():
+    black = b"0 0 0 rg 0 0 150 20 re f"
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R/AcroForm<</Fields[4 0 R]>>>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 200]/Annots[4 0 R]>>",
+        b"<</Type/Annot/Subtype/Widget/FT/Tx/T(name)/V(x)/F 4/Rect[20 20 170 40]/P 3 0 R/AP<</N 5 0 R>>>>",
+        b"<</Type/XObject/Subtype/Form/BBox[0 0 150 20]/Length %d>>\nstream\n%s\nendstream" % (len(black), black),
+    ]
+    texture = open_pages(pdf_from(objects)).texture(0, 40_000, CPU)
+    assert (texture.levels[0] < 0.5).float().mean() > 0.05
 
 
 def test_a_document_is_told_from_an_image(three, tmp_path):
@@ -106,13 +119,15 @@ def encrypted():
         b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>",
         b"<</Filter/Standard/V 1/R 2/P -4/O<" + b"11" * 32 + b">/U<" + b"22" * 32 + b">>>",
     ]
-    body, places = b"%PDF-1.4\n", []
-    for number, one in enumerate(objects, 1):
-        places.append(len(body))
-        body += b"%d 0 obj\n%s\nendobj\n" % (number, one)
-    table = b"xref\n0 5\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
-    ends = b"trailer\n<</Size 5/Root 1 0 R/Encrypt 4 0 R/ID[<00><00>]>>\nstartxref\n%d\n%%%%EOF" % len(body)
-    return body + table + ends
+    return pdf_from(objects, b"/Encrypt 4 0 R/ID[<00><00>]")
+
+
+def test_the_command_line_refuses_what_a_document_cannot_do_before_a_model_is_loaded(tmp_path, three, capsys):
+    (tmp_path / "report.pdf").write_bytes(three)
+    given = ["ask", str(tmp_path / "report.pdf"), "What is the total?", "--model", "nowhere"]
+    for more, wanted in (("--tokens", "merged"), "tokens must be chosen"), (("--looks", "auto"), "looks must be 1"):
+        assert main([*given, *more]) == 2
+        assert f"{wanted} for a document, got {more[1]}" in capsys.readouterr().err
 
 
 def test_the_command_line_refuses_a_broken_document_before_a_model_is_loaded(tmp_path, capsys):

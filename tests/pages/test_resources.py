@@ -1,10 +1,14 @@
 """One budget over images, documents and frames together."""
 
+import json
+
 import pytest
 
 from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.cli import main
 from texturevlm.pages import HierarchicalResourceAllocator
 from texturevlm.pages.resources import BoundPages
+from texturevlm.types import Allocation
 
 
 def papers(*numbers):
@@ -52,3 +56,18 @@ def test_units_are_numbered_source_by_source():
 def test_what_is_refused_before_anything_is_read(given, error, message):
     with pytest.raises(error, match=message):
         HierarchicalResourceAllocator().spend(given, "what?")
+
+
+def test_the_command_spends_one_budget_on_images_and_pages(tmp_path, capsys):
+    (tmp_path / "report.pdf").write_bytes(pdf_of(papers(1, 2)))
+    paper(WORDS[0]).save(tmp_path / "scan.png")
+    given = ["allocate", *(str(tmp_path / name) for name in ("scan.png", "report.pdf")), "--query", WORDS[2]]
+    given += ["--budget", "40", "--relevance", "scout", "--device", "cpu"]
+    assert main(given) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"file": str(tmp_path / "report.pdf"), "page": 2} in [one["pages"][0] for one in found]
+    tokens = [int(Allocation.from_json(json.dumps(one["allocation"])).valid.sum()) for one in found]
+    assert min(tokens) > 0 and sum(tokens) <= 40
+    for more, wanted in (("--turn", "90"), "--turn must be 0"), (("--regions", "sam"), "--regions takes images"):
+        assert main([*given, *more]) == 2
+        assert wanted in capsys.readouterr().err

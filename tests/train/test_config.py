@@ -54,11 +54,12 @@ def test_complaints_about_a_table(table, complaint):
     [
         ("task = ", "must be TOML"),
         ("[fit]\nsteps = 3", "must name its task"),
-        ('task = "a"\n[fti]\nsteps = 3', r"may have task, fit, a, got 'fti' \(did you mean fit\?\)"),
-        ('task = "a"\n[fit]\nstep = 3', r"fit may have steps, seed, .*, got 'step' \(did you mean steps\?\)"),
-        ('task = "a"\n[fit]\nsteps = 0', "steps must be at least 1"),
-        ('task = "a"\n[fit]\nprecision = "float16"', "precision must be one of float32, bfloat16"),
-        ('task = "a"\na = 3', "a must be a table"),
+        ('task = "rates"\n[rate]', "run.toml: task must be one of spotter, .*, got 'rates'"),
+        ('task = "rate"\n[fti]\nsteps = 3', r"may have task, fit, rate, got 'fti' \(did you mean fit\?\)"),
+        ('task = "rate"\n[fit]\nstep = 3', r"fit may have steps, seed, .*, got 'step' \(did you mean steps\?\)"),
+        ('task = "rate"\n[fit]\nsteps = 0', "steps must be at least 1"),
+        ('task = "rate"\n[fit]\nprecision = "float16"', "precision must be one of float32, bfloat16"),
+        ('task = "rate"\nrate = 3', "rate must be a table"),
     ],
 )
 def test_complaints_about_a_file(tmp_path, text, complaint):
@@ -75,6 +76,10 @@ def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
     assert "error: " in captured.out and "6/6 steps" in captured.err and "loss 0." in captured.err
     assert cli.main(["train", str(path), "--out", str(out)]) == 2
     assert "--resume must be given" in capsys.readouterr().err
+    with monkeypatch.context() as patch:  # before the task is made, which may take minutes
+        patch.setitem(TASKS, "toy", "tests.train.toy:NoSuchTask")
+        assert cli.main(["train", str(path), "--out", str(out)]) == 2
+        assert "--resume must be given" in capsys.readouterr().err
     assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 0
     path.write_text(text.replace("width = 4", "widht = 4"))
     assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 2

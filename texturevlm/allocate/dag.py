@@ -1,9 +1,16 @@
 """Dag: clusters that follow content, each at a scale of its own, split where the gain per token is greatest.
 
-As in Nanite, a coarse cluster is replaced by finer ones where its error matters. The root is all ink at the coarsest
+As in Nanite, a coarse cluster is replaced by a group of finer ones where its error matters: by all of its children
+together. Errors are bounds: no cluster's is below the sum of its children's. The root is all ink at the coarsest
 scale. A cluster's children are a step finer, and are cut apart at gaps that a token of their scale would waste itself
-on: blocks, then lines, then words. A cluster that is wider than a few tokens is cut where it has the least ink. Squares
+on: blocks, then lines, then words. A cluster that is wider than a token is cut where it has the least ink. Squares
 cover the ink tightly, so blank space costs nothing.
+
+The hierarchy is a tree. In Nanite a group has several parents, because the border of a group must not change while its
+neighbour is coarser; groups of each level have other borders, lest one border stays fine through all levels. Here
+nothing must match at a border: the clusters of one span are covered together, across their borders, and a cell that a
+finer square left is covered by a coarser one (`search.lay`). So no hole opens, and one parent is enough. What is left
+at borders inside ink is a step from one scale to another (measured: results/merged.md).
 """
 
 import math

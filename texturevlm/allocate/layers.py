@@ -109,8 +109,8 @@ def layered(cells: Cells, budget: int, overview: float) -> Boxes:
 class CellRanking:
     """Cells by gain, the most first; those of equal gain, to seven bits, by position.
 
-    A histogram of the keys says where a count ends, so that the kernel needs no sort. Runs whose greatest key is below
-    that end are not read.
+    A histogram of the keys says where a count ends, so that the kernel needs no sort. Runs are sorted by their greatest
+    key, once, so that those below that end are not read.
 
     gain: (n, RUN), of the live runs; no other cell gains anything
     """
@@ -122,7 +122,10 @@ class CellRanking:
         upper = gain.astype(np.float32).view(np.int32) >> 16
         self.shape, self.live, self.reads = cells.ink.shape, cells.live, cells.reads
         self.keys = np.maximum(upper - self.LEAST, 0).astype(np.int16)
-        self.highest = self.keys.max(1, initial=0)
+        highest = self.keys.max(1, initial=0)
+        self.order = highest.argsort(kind="stable")
+        self.highest = highest[self.order]  # ascending
+        self.reads.add(highest.size, 0)
         self.beyond = np.bincount(self.keys.ravel(), minlength=self.KEYS + 1)[::-1].cumsum()[::-1]  # from a key on
         self.total = int(self.beyond[1])
 
@@ -134,10 +137,10 @@ class CellRanking:
         above, here = int(self.beyond[key + 1]), int(self.beyond[key])
         size = self.shape[0] * self.shape[1]
         end = (count - above) * size // (here - above)
-        passing = np.flatnonzero(self.highest >= key)
+        passing = self.order[np.searchsorted(self.highest, key) :]
         own, some = self.keys[passing], self.live[passing]
         chosen = (own > key) | ((own == key) & (places_in(some, self.shape) < end))
-        self.reads.cut(int(chosen.sum()), self.highest.size + own.size, size)
+        self.reads.cut(int(chosen.sum()), self.highest.size.bit_length() + own.size, size)
         return cells_of(chosen, some, self.shape)
 
 

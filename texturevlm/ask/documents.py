@@ -53,11 +53,7 @@ class DocumentSession(ImageSession):
 
     def check(self, how: Choosing) -> None:
         """Raise if a document cannot be asked so."""
-        for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.tokens, "chosen")):
-            if got != wanted:
-                raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
-        if how.relevance == "model":
-            raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
+        check_document(how.looks, how.tokens, how.relevance)
 
     def about(self, question: str, how: Choosing) -> PagesSession:
         """The pages for a question, with their tokens."""
@@ -88,6 +84,15 @@ class DocumentSession(ImageSession):
     def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
         """A prompt with the pages that were chosen for its question."""
         return self.about(question, how).asked(prompt, question, how, apart=apart)
+
+
+def check_document(looks: int | str, tokens: str, relevance: Any) -> None:
+    """Raise if a document cannot be asked so."""
+    for name, got, wanted in (("looks", looks, 1), ("tokens", tokens, "chosen")):
+        if got != wanted:
+            raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+    if relevance == "model":
+        raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
 
 
 def _name(page: PageTokens, count: int) -> str:

@@ -19,6 +19,7 @@ from texturevlm.codebook.nearest import far_rows, kmeans, nearest, totals
 
 HELD = 8  # one view in so many is measured on
 LEAST_ENTRIES = 16
+GROUPS = 16  # with few groups answers suffer most (results/codebook.md); a divisor of common widths
 PER_ENTRY = 4  # tokens per entry, at least, that a fit needs
 _START = 32  # tokens per entry that k-means begins with, at most
 _BATCH = 4096
@@ -58,7 +59,7 @@ def fit_codebook(
     *,
     entries: int = 1024,
     stages: int = 4,
-    groups: int = 1,
+    groups: int = GROUPS,
     per_level: bool = True,
     model: str = "",
     digest: str = "",
@@ -75,10 +76,8 @@ def fit_codebook(
     check_count("fit_codebook", "entries", entries, LEAST_ENTRIES, MOST_ENTRIES)
     check_count("fit_codebook", "stages", stages, 1)
     check_count("fit_codebook", "groups", groups, 1)
-    fitted, held = _gathered(views)
+    fitted, held = _gathered(views, groups)
     width, parts = fitted.rows.shape[1], fitted.parts
-    if width % groups:
-        raise ValueError(f"fit_codebook: groups must divide the {width} numbers of a feature, got {groups}")
     if len(fitted) < PER_ENTRY * entries:
         raise ValueError(
             f"fit_codebook: views must have {PER_ENTRY} tokens for each of {entries} entries, got {len(fitted)} in all"
@@ -100,20 +99,23 @@ def fit_codebook(
     return found, _report(found, fitted, held)
 
 
-def _gathered(views: Iterable[TokenFeatures]) -> tuple[TokenFeatures, TokenFeatures]:
+def _gathered(views: Iterable[TokenFeatures], groups: int) -> tuple[TokenFeatures, TokenFeatures]:
     """Tokens to fit on, and to measure on; at most _TOKENS, evenly from all views, whatever their number."""
     own: list[TokenFeatures] = []
     other: list[TokenFeatures] = []
-    kept = 0
+    kept, every = 0, 1
     for number, view in enumerate(views):
         check_finite("fit_codebook", rows=view.rows)
-        thin = replace(view, rows=view.rows.bfloat16())
+        if (width := view.rows.shape[1]) % groups:  # told at the first view: all of them may take hours
+            raise ValueError(f"fit_codebook: groups must divide the {width} numbers of a feature, got {groups}")
+        thin = replace(view, rows=view.rows.bfloat16()).part(slice(None, None, every))
         if number % HELD == HELD - 1:
             other.append(thin)
             continue
         own.append(thin)
         kept += len(thin)
-        if kept > _TOKENS:  # every other token of each view leaves
+        if kept > _TOKENS:  # every other token of each view leaves, and of those to come
+            every *= 2
             own = [one.part(slice(None, None, 2)) for one in own]
             other = [one.part(slice(None, None, 2)) for one in other]
             kept = sum(map(len, own))

@@ -1,6 +1,8 @@
 """texturevlm allocate: write where the tokens of a budget lie, as JSON."""
 
 import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 def add_allocate(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "allocate", _allocate, "write where the tokens of a budget lie, as JSON")
-    parser.add_argument("images", type=arguments.existing_file, nargs="+", metavar="IMAGE")
+    given = "images; with a PDF among them, one budget is spent on all images and pages together"
+    parser.add_argument("images", type=arguments.existing_file, nargs="+", metavar="IMAGE", help=given)
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
     parser.add_tokens()
@@ -28,6 +31,7 @@ def add_allocate(commands: arguments.Commands) -> None:
 
 def _allocate(options: argparse.Namespace) -> int:
     import texturevlm as tv
+    from texturevlm.pages import is_document
 
     out, images, question = Path(options.json), options.images, options.query or ""
     if options.json != "-" and (out.is_dir() or not out.parent.is_dir()):
@@ -36,6 +40,9 @@ def _allocate(options: argparse.Namespace) -> int:
         raise ValueError(f"--budget must be at least one token per image ({len(images)}), got {options.budget}")
     allocator, relevance = arguments.names_of(options)
     device = arguments.device_of(options)
+    if any(is_document(path) for path in images):
+        encoded, counts = _pages(options, allocator, relevance, device)
+        return _written(options, out, _listed(encoded), counts)
     own = {} if options.regions is None else {"regions": _segmenter(options.regions, allocator, device)}
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
@@ -43,14 +50,46 @@ def _allocate(options: argparse.Namespace) -> int:
     with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
         allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
     encoded = [allocation.to_json() for allocation in allocations]
-    text = encoded[0] if len(encoded) == 1 else "[" + ",\n".join(encoded) + "]"
+    counts = [int(allocation.valid.sum()) for allocation in allocations]
+    return _written(options, out, encoded[0] if len(encoded) == 1 else _listed(encoded), counts)
+
+
+def _listed(encoded: Sequence[str]) -> str:
+    return "[" + ",\n".join(encoded) + "]"
+
+
+def _written(options: argparse.Namespace, out: Path, text: str, counts: Sequence[int]) -> int:
+    """Print or write JSON; counts: tokens of each image or page."""
     if options.json == "-":
         print(text)
         return 0
     out.write_text(text + "\n", encoding="utf-8")
-    counts = " + ".join(str(int(allocation.valid.sum())) for allocation in allocations)
-    print(f"{out}: {counts} tokens of {options.patch}×{options.patch}")
+    print(f"{out}: {' + '.join(map(str, counts))} tokens of {options.patch}×{options.patch}")
     return 0
+
+
+def _pages(
+    options: argparse.Namespace, allocator: str, relevance: str, device: "torch.device"
+) -> tuple[list[str], list[int]]:
+    """The pages and images that get tokens, as JSON with files and page numbers, and how many each gets."""
+    from texturevlm.pages import HierarchicalResourceAllocator
+
+    for name, got, wanted in (("--turn", options.turn, 0), ("--balance", options.balance, "even")):
+        if got != wanted:
+            raise ValueError(f"{name} must be {wanted} with a PDF, got {got}")
+    if options.regions is not None:
+        raise ValueError(f"--regions takes images, got {options.regions} with a PDF")
+    how = HierarchicalResourceAllocator(
+        budget=options.budget, patch=options.patch, allocator=allocator, relevance=relevance, device=device
+    )
+    with arguments.announced("reading the pages"):
+        found = how.spend(options.images, options.query or "")
+    encoded = []
+    for one in found:
+        pages = [{"file": str(options.images[source]), "page": page} for source, page in one.units]
+        whole = {"pages": pages, "allocation": json.loads(one.tokens.allocation.to_json())}
+        encoded.append(json.dumps(whole, allow_nan=False))
+    return encoded, [one.tokens.tokens for one in found]
 
 
 def _segmenter(model: str, allocator: str, device: "torch.device") -> "Segmenter":

@@ -1,4 +1,4 @@
-"""texturevlm ask: ask a vision-language model about images or a video, read in a budget of chosen tokens."""
+"""texturevlm ask: ask a vision-language model about images, a video or a PDF, read in a budget of chosen tokens."""
 
 import argparse
 import os
@@ -16,10 +16,9 @@ def add_ask(commands: arguments.Commands) -> None:
         "Prints the answer on stdout, piece by piece, as the model generates it. Where --budget, --allocator and "
         "--relevance are not given, a texturevlm.json beside the model comes before the defaults, as the reader's does."
     )
-    parser = arguments.add_command(
-        commands, "ask", _ask, "ask a vision-language model about images or a video", usage=usage, description=said
-    )
-    given = "images (files, URLs) or a video (a file, a folder of images, camera:0, rtsp://…), then the question"
+    help = "ask a vision-language model about images, a video or a PDF"
+    parser = arguments.add_command(commands, "ask", _ask, help, usage=usage, description=said)
+    given = "images (files, URLs), a PDF, or a video (file, folder of images, camera:0, rtsp://…), then the question"
     # One argument, because argparse gives a second one nothing if an option stands between the images.
     parser.add_argument("inputs", nargs="+", metavar="IMAGE … QUESTION", help=given)
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
@@ -55,6 +54,7 @@ def _ask(options: argparse.Namespace) -> int:
 
     import texturevlm as tv
     from texturevlm.ask.choose import check_budget
+    from texturevlm.ask.documents import check_document
     from texturevlm.ask.options import check_looks, check_options
     from texturevlm.ask.reduction import sampled_and_kept
     from texturevlm.ask.session import ImageSession
@@ -79,6 +79,7 @@ def _ask(options: argparse.Namespace) -> int:
         raise ValueError("--looks must be 1 or auto for a video, got 2")
     document = len(images) == 1 and is_document(images[0])
     if document:
+        check_document(options.looks, options.tokens, relevance)
         given = open_pages(images[0], function="ask")
     elif given is not None:
         open_video(given)  # a bad one is refused before a model is loaded
@@ -97,7 +98,8 @@ def _ask(options: argparse.Namespace) -> int:
     if document:
         with arguments.announced(f"reading {len(given)} pages"):
             seen = session.about(question, model.choosing()).tokens_by_page
-        print("pages seen: " + ", ".join(f"{page} ({tokens} tokens)" for page, tokens in seen.items()), file=sys.stderr)
+        counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(seen.items()))
+        print(f"pages seen (tokens of each): {counts}", file=sys.stderr)
     elif once and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)

@@ -22,7 +22,7 @@ def add_corpus(commands: arguments.Commands) -> None:
     parser.add_option("--out", "DIR", "folder of the corpus; if it holds a part of it, the rest is made", required=True)
     parser.add_argument("--write", choices=WRITTEN, default="patches", help="what a row holds (default: patches)")
     parser.add_argument("--format", choices=FORMATS, default="parquet", help="of the files (default: parquet)")
-    parser.add_option("--model", "M", "for features and codes: a hub id or a folder")
+    parser.add_option("--model", "M", "for features and codes: a hub id, a folder or reader")
     parser.add_option("--codebook", "FILE", "for codes, fitted to the model", type=arguments.existing_file)
     parser.add_option("--questions", "FILE", "JSONL with key and question", type=arguments.existing_file)
     parser.add_tokens(patch=False)

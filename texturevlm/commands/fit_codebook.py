@@ -22,7 +22,7 @@ def add_fit_codebook(commands: arguments.Commands) -> None:
     parser.add_out("FILE.safetensors")
     parser.add_count("--entries", "of each stage, up to 65536", 1024)
     parser.add_count("--stages", "codes that are summed, per group", 4)
-    parser.add_count("--groups", "slices of a feature that are coded apart", 1)
+    parser.add_count("--groups", "slices of a feature that are coded apart; must divide its width", 16)
     parser.add_argument("--one-book", action="store_true", help="one book for all levels of detail")
     parser.add_tokens("tokens per image", patch=False)
     parser.add_device()
@@ -38,11 +38,15 @@ def _fit_codebook(options: argparse.Namespace) -> int:
     from texturevlm.check import check_count
     from texturevlm.codebook import fit_codebook, tower_digest
     from texturevlm.codebook.codebook import MOST_ENTRIES
-    from texturevlm.codebook.fit import HELD, LEAST_ENTRIES
+    from texturevlm.codebook.fit import HELD, LEAST_ENTRIES, PER_ENTRY
 
     check_count("fit-codebook", "--entries", options.entries, LEAST_ENTRIES, MOST_ENTRIES)
     if len(paths) < HELD:
         raise ValueError(f"IMAGES must be at least {HELD}, got {len(paths)}")
+    tokens = (len(paths) - len(paths) // HELD) * options.budget  # at most: one image in HELD is measured on
+    if tokens < PER_ENTRY * options.entries:
+        wanted = f"at least {PER_ENTRY} tokens of IMAGES per entry: more images, a larger --budget or fewer --entries"
+        raise ValueError(f"--entries {options.entries} needs {wanted}, got {tokens} of {len(paths)} images")
     with arguments.announced(f"loading {options.model}"):
         adapter = load_vlm(options.model, device=device, captured=False).adapter
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,32 +19,34 @@ def _train(options: argparse.Namespace) -> int:
     from texturevlm.train.config import read_config, task_of, to_json
     from texturevlm.train.fit import fit
     from texturevlm.train.gains import Reports
+    from texturevlm.train.run_files import check_out, checkpoints
 
     try:
         config = read_config(options.config)
     except UnicodeDecodeError:
         raise ValueError(f"CONFIG must be a TOML file, got {options.config}") from None
     out = options.out or Path("runs") / options.config.stem
+    check_out(out, resume=options.resume)
     task, settings = task_of(config)
     found = fit(task, config.fit, out, resume=options.resume, settings=to_json(settings))
+    done = int(checkpoints(out)[-1].name.removeprefix("step-"))  # a run may end by `seconds`
     for name, value in found.items():
         print(f"{name}: {value:.4f}")
     if isinstance(task, Reports):
-        page = markdown_page(f"# {options.config.stem}: whether training helped", _made_by(options, out), task.report())
+        title = f"# {options.config.stem}: whether training helped"
+        page = markdown_page(title, _made_by(options, done), task.report())
         (out / "report.md").write_text(page, encoding="utf-8")
         print(page)
-    print(f"{out}: {config.fit.steps} steps of {config.task}")
+    print(f"{out}: {done} steps of {config.task}")
     return 0
 
 
-def _made_by(options: argparse.Namespace, out: Path) -> str:
+def _made_by(options: argparse.Namespace, done: int) -> str:
     """The line of a report that says where it comes from."""
     import torch
 
     from texturevlm.evaluate.provenance import origin
-    from texturevlm.train.run_files import checkpoints
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
-    done = int(checkpoints(out)[-1].name.removeprefix("step-"))
     code = origin("texturevlm.commands.train")
     return f"Command: `texturevlm train {options.config}`; {code}; {done} steps on {device}; torch {torch.__version__}."

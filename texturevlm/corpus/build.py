@@ -17,8 +17,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
 from texturevlm.corpus.ledger import Ledger, Plan
-from texturevlm.corpus.payloads import find_codebook
-from texturevlm.corpus.pools import Died, Failed, Finished, HerePool, LocalPool, Pool, Told
+from texturevlm.corpus.pools import CannotBegin, Died, Failed, Finished, HerePool, LocalPool, Pool, Told
 from texturevlm.corpus.questions import NAME, check_questions
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.sources import entries_of, find_kind, per_unit_of
@@ -99,14 +98,15 @@ def build(
         batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
         asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",
         questions=_digest(asked),
-        code=_digest(Path(options["codebook"]).read_bytes()) if options.get("codebook") else "",
+        code=_digest(_codebook(options["codebook"])) if options.get("codebook") else "",
         **options,
     )
     check_recipe(recipe)
     store = Store(_absolute(out))
     _check_out(store, recipe.source)
     ledger = Ledger(store)
-    if asked and ledger.plan() is None:
+    fresh = ledger.plan() is None
+    if asked and fresh:
         store.write(NAME, asked)
     plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
     if workers is None and engine == "local":
@@ -115,7 +115,12 @@ def build(
         check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
     threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers or 1)) if on_gpu else 1)
     how: Any = {"workers": workers, "threads": threads, "device": device, "address": address}
-    return _drive(ledger, plan, engine, how, retry_errors=retry_errors, quiet=quiet)
+    try:
+        return _drive(ledger, plan, engine, how, retry_errors=retry_errors, quiet=quiet)
+    except (CannotBegin, ValueError):
+        if fresh:  # nothing was made: the folder is free for a recipe that works
+            ledger.withdraw(plan)
+        raise
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -124,8 +129,14 @@ def check_recipe(recipe: Recipe) -> None:
     known = ("auto", *(name for name in SCORERS if name not in ("embedding", "attention")))
     check_relevance("corpus", recipe.relevance, known)
     check_format(recipe.format)
-    if recipe.write == "codes":
-        find_codebook()
+
+
+def _codebook(path: str) -> bytes:
+    """The file of a codebook. Whether it belongs to the model, workers find out when they have loaded that."""
+    from texturevlm.codebook import Codebook
+
+    Codebook.load(path)
+    return Path(path).read_bytes()
 
 
 def _digest(content: bytes) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from texturevlm.corpus.formats import FORMATS
 from texturevlm.corpus.listing import INDEX, LISTING, Entry, Listing, Unit, write_listing
+from texturevlm.corpus.questions import NAME as QUESTIONS
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.store import Store
 
@@ -101,6 +102,12 @@ class Ledger:
         content = {"recipe": asdict(recipe), "digest_of_recipe": recipe.digest, **planned._asdict()}
         self.store.write(PLAN, (json.dumps(content, indent=1) + "\n").encode())
         return Plan(recipe, **planned._asdict())
+
+    def withdraw(self, plan: Plan) -> None:
+        """Take the plan away again, unless a unit is done."""
+        if next(self.done(plan), None) is None:
+            for name in (PLAN, LISTING, INDEX, QUESTIONS):
+                self.store.remove(name)
 
     def unit(self, number: int) -> Unit:
         return self.listing.unit(number)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -76,27 +75,22 @@ class Codes(Features):
     """Features as numbers of a codebook that was fitted to the model."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self.room = find_codebook()
+        from texturevlm.codebook import Codebook
+
         super().__init__(recipe, device)
-        self.book: Any = self.room.Codebook.load(recipe.codebook, device=device)
+        self.book = Codebook.load(recipe.codebook, device=device)
         self.book.check_model("corpus", self.adapter)
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+        from texturevlm.codebook import TokenFeatures
+
         assert chosen.texture is not None
         tokens, valid = self.adapter.encode(chosen.texture, chosen.allocation), chosen.allocation.valid
         parts = [tokens.embeds, *tokens.deepstack]
         rows = torch.cat(parts, 2)[valid].float()
-        codes = self.book.encode(self.room.TokenFeatures(rows, chosen.allocation.level[valid], len(parts)))
+        codes = self.book.encode(TokenFeatures(rows, chosen.allocation.level[valid], len(parts)))
         return np.split(codes.cpu().numpy(), np.cumsum(used.sum(1))[:-1])
-
-
-def find_codebook() -> Any:
-    """The room of codebooks, which has Codebook and TokenFeatures."""
-    try:
-        return import_module("texturevlm.codebook")
-    except ModuleNotFoundError:
-        raise ImportError("corpus: write 'codes' needs texturevlm.codebook, which this version lacks") from None
 
 
 class Nothing:

@@ -55,6 +55,13 @@ class Died(NamedTuple):
     how: str
 
 
+class CannotBegin(OSError):
+    """A worker could not be made: the model or the codebook is wrong, and every other worker would fail, too."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"corpus: a worker could not begin: {why}")
+
+
 Event = Told | Finished | Failed | Died
 
 
@@ -170,7 +177,7 @@ class LocalPool:
                 self._replace(place)
                 continue
             if isinstance(event, str):
-                raise RuntimeError(f"corpus: a worker could not begin: {event}")
+                raise CannotBegin(event)
             if isinstance(event, (Finished, Failed)):
                 one.units.remove(event.number)
             self._events.append(event)

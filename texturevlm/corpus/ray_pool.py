@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from texturevlm.corpus.items import said
-from texturevlm.corpus.pools import PATIENCE, Died, Event, Failed, Finished, attempt
+from texturevlm.corpus.pools import PATIENCE, CannotBegin, Died, Event, Failed, Finished, attempt
 from texturevlm.corpus.worker import UnitWorker
 
 
@@ -81,7 +81,7 @@ class RayPool:
                     self.ray.get(reference)
                 except self.ray.exceptions.RayError as error:
                     last = str(error).strip().splitlines()[-1]
-                    raise RuntimeError(f"corpus: a worker could not begin: {last}") from None
+                    raise CannotBegin(last) from None
                 self._idle.append(place)
         return bool(self._idle)
 

@@ -79,7 +79,9 @@ class PdfPages:
         given = source if isinstance(source, bytes) else os.fspath(source)
         with _LOCK:
             try:
-                return pypdfium2.PdfDocument(given)
+                document = pypdfium2.PdfDocument(given)
+                document.init_forms()  # before any page is opened; else what was filled into a form is not drawn
+                return document
             except pypdfium2.PdfiumError as error:
                 if getattr(error, "err_code", None) == _PASSWORD:
                     wanted = "must not be encrypted; save it without its password"

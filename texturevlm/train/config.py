@@ -100,6 +100,7 @@ def read_config(path: Path | str) -> RunConfig:
     name = table.get("task")
     if not isinstance(name, str):
         raise ValueError(f'train: {path} must name its task, such as task = "spotter", got {name!r}')
+    check_choice(f"train: {path}", "task", name, TASKS)
     _check_names(str(path), table, ["task", "fit", name])
     for part in ("fit", name):
         if not isinstance(table.get(part, {}), dict):
@@ -109,7 +110,6 @@ def read_config(path: Path | str) -> RunConfig:
 
 def task_of(config: RunConfig) -> tuple[Any, Any]:
     """The task of a config, and its settings."""
-    check_choice("train", "task", config.task, TASKS)
     module, name = TASKS[config.task].split(":")
     kind = getattr(importlib.import_module(module), name)
     settings = from_table(kind.Settings, config.own, config.task)

@@ -26,7 +26,7 @@ from texturevlm.progress import Progress
 from texturevlm.train.captured_step import CapturedSteps, Run
 from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
 from texturevlm.train.muon import Muon
-from texturevlm.train.run_files import Log, checkpoints, load_checkpoint, save_checkpoint
+from texturevlm.train.run_files import Log, check_out, checkpoints, load_checkpoint, save_checkpoint
 
 
 def rate_at(
@@ -218,12 +218,11 @@ def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept:
     """Restore the last checkpoint, if there is one; returns the step to continue from."""
     for unfinished in out.glob(".step-*"):  # what a kill while writing left behind
         shutil.rmtree(unfinished, ignore_errors=True)
+    check_out(out, resume=resume)
     before = checkpoints(out)
     if not before:
         return 0
     last = before[-1]
-    if not resume:
-        raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {last}")
     config = json.loads((last / "config.json").read_text(encoding="utf-8"))
     for part, may_change in (("fit", MAY_CHANGE), ("task", ())):
         for name in sorted({*kept[part], *config[part]} - {*may_change}):

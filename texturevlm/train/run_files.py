@@ -66,6 +66,12 @@ def checkpoints(out: Path) -> list[Path]:
     return sorted(path.parent for path in out.glob(f"step-{'[0-9]' * 8}/{_CONFIG}"))
 
 
+def check_out(out: Path, *, resume: bool) -> None:
+    """A run that begins anew must not mix its files with those of another."""
+    if not resume and (found := checkpoints(out)):
+        raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {found[-1]}")
+
+
 def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     """Restore a module, its optimiser and the random state."""
     weights = optional("load_checkpoint", "safetensors.torch").load((path / _WEIGHTS).read_bytes())
