@@ -12,7 +12,7 @@ from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
 from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.maps import ImageMaps
 
-SIZES = [((48, 64), (6, 8)), ((70, 37), (9, 5)), ((64, 64), (64, 64)), ((5, 200), (1, 25))]
+SIZES = [((48, 64), (6, 8)), ((70, 37), (9, 5)), ((24, 24), (24, 24)), ((5, 200), (1, 25))]
 
 
 def random_form() -> ChannelForm:

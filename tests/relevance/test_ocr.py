@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from texturevlm.relevance import ocr
 from texturevlm.relevance.ocr import MOST_PIXELS, Page, Word, load_page, read_page, split_line, words_of_lines
@@ -124,7 +125,9 @@ class TestWithRapidOCR:
         pytest.importorskip("onnxruntime")
 
     def test_invoice(self, tmp_path):
-        page = load_page(INVOICE, tmp_path)
+        head = tmp_path / "head.png"
+        Image.open(INVOICE).crop((0, 340, 1240, 520)).save(head)  # all of it would take half a minute
+        page = load_page(head, tmp_path)
         text = " ".join(word.text for word in page.words)
         assert "Invoice" in text or "INVOICE" in text
         height, width = page.size
@@ -133,16 +136,16 @@ class TestWithRapidOCR:
             assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
             assert 0 <= word.confidence <= 1
         assert [word.line for word in page.words] == sorted(word.line for word in page.words)
-        kept = tmp_path / "invoice.png.json"
+        kept = tmp_path / "head.png.json"
         kept.write_text(kept.read_text().replace("nvoice", "ndication").replace("NVOICE", "NDICATION"))
-        assert "ndication" in load_page(INVOICE, tmp_path).to_json().lower()
+        assert "ndication" in load_page(head, tmp_path).to_json().lower()
 
-    @pytest.mark.parametrize("size", [(1, 1), (1, 4000), (3000, 1), (5, 7), (40, 40)])
+    @pytest.mark.parametrize("size", [(1, 1), (1, 400), (300, 1), (5, 7), (40, 40)])
     def test_nothing_to_read(self, size):
         assert read_page(np.full((*size, 3), 255, np.uint8)) == Page((), size)
 
     def test_an_enormous_page_is_shrunk_and_its_places_are_not(self):
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import ImageDraw, ImageFont
 
         side = 2 * int(MOST_PIXELS**0.5)
         picture = Image.new("L", (side, side), 255)
