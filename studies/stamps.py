@@ -9,7 +9,6 @@ known, so that the table is about angles and not about finding stamps.
 """
 
 import argparse
-import math
 import random
 from typing import Any, NamedTuple
 
@@ -20,17 +19,16 @@ from torch import Tensor
 
 from studies.held_out import MAIN_SET, PATCH
 from studies.study import OCR, READINGS, provenance, study_main
-from studies.turned import BUDGET, SKIP, held_pages, painted
+from studies.turned import BUDGET, SKIP, angle_rows, held_pages, painted
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.evaluate.asked_page import box_map
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
-from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.ocr import LineCrop, cached_engines, open_engines
-from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance import AttentionScorer
-from texturevlm.turned import as_read, turned_upright, whole_frame
+from texturevlm.turned import as_read, turn_vectors, turned_upright, whole_frame
 from texturevlm.types import Allocation, Texture
 
 ANGLES = (20, -35, 90)
@@ -76,15 +74,8 @@ def stamped(page: Image.Image, angle: float, seed: str) -> Stamped:
     part = whole[y : y + turned.height, x : x + turned.width]
     part[...] = np.minimum(part, np.asarray(turned))
     middle = x + turned.width / 2, y + turned.height / 2
-    line = turned_vectors(corners.float(), angle) + torch.tensor(middle)
+    line = turn_vectors(corners.float(), angle) + torch.tensor(middle)
     return Stamped(Image.fromarray(whole), number, middle, line, (x, y, x + turned.width, y + turned.height))
-
-
-def turned_vectors(vectors: Tensor, angle: float) -> Tensor:
-    """Vectors (…, 2) turned clockwise."""
-    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    x, y = vectors.unbind(-1)
-    return torch.stack([x * cosine - y * sine, x * sine + y * cosine], -1)
 
 
 def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:
@@ -95,7 +86,7 @@ def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:
     boxes = [tuple(corners.flatten().tolist())]
     if image.frame.angle:  # the page was taken for a turned one
         shift = torch.tensor([image.frame.given[1], image.frame.given[0]]) / 2
-        own = turned_vectors(torch.cartesian_prod(*corners.T) - shift, -image.frame.angle)
+        own = turn_vectors(torch.cartesian_prod(*corners.T) - shift, -image.frame.angle)
         own = own - torch.tensor(image.frame.box[:2])
         boxes = [(*own.amin(0).tolist(), *own.amax(0).tolist())]
     cells = box_map(boxes, image.texture.size, image.prepared.maps.grid)
@@ -124,7 +115,7 @@ def followed(one: Stamped, times: int) -> tuple[list[LineCrop], float]:
     token = fine[(allocation.centre[0, fine] - middle).norm(dim=-1).argmin()]
     x, y = allocation.ddx[0, token].tolist()
     angle = float(np.degrees(np.arctan2(y, x)))
-    corners = turned_vectors(one.line - allocation.centre[0, token], -angle) + read.centre[0, token]
+    corners = turn_vectors(one.line - allocation.centre[0, token], -angle) + read.centre[0, token]
     return line_crops(picture, corners, times), angle
 
 
@@ -135,7 +126,7 @@ def left_upright(one: Stamped, angle: float, times: int) -> dict[str, list[LineC
     whole = Texture((picture[None],))
     frame = whole_frame(whole.size, angle)
     middle = torch.tensor([whole.size[1], whole.size[0]]) / 2
-    back = turned_vectors(one.line - middle, -angle) - torch.tensor(frame.box[:2])
+    back = turn_vectors(one.line - middle, -angle) - torch.tensor(frame.box[:2])
     return {
         LIES: line_crops(picture, one.line, times),
         BACK: line_crops(turned_upright(whole, frame).levels[0][0], back, times),
@@ -167,15 +158,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(record: dict[str, Any]) -> str:
-    rows = []
-    for key in next(iter(record["scores"].values())):
-        angle, _, how = key.partition("/")
-        cells = []
-        for own in record["scores"].values():
-            upright = own[f"0/{FOLLOW}"]
-            gap = "–" if angle == "0" else format_interval(list(paired_difference(own[key], upright)))
-            cells += [f"{np.mean(own[key]):.3f}", gap]
-        rows.append((f"{angle}°", how, *cells, sum(record["found"][angle]) if how == FOLLOW else "–"))
+    rows = angle_rows(record, FOLLOW, {angle: sum(own) for angle, own in record["found"].items()})
     heads = [head for name in record["scores"] for head in (name, "difference to the upright stamp")]
     return markdown_page(
         "# Stamps at an angle on upright pages",

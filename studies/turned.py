@@ -164,21 +164,25 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def report(record: dict[str, Any]) -> str:
+def angle_rows(record: dict[str, Any], followed: str, last: dict[str, int]) -> list[tuple[Any, ...]]:
+    """Per angle and way its score with each OCR engine, and the difference to angle 0 of the way `followed`.
+
+    last: of each angle, what the last column says in the rows of that way
+    """
     rows = []
     for key in next(iter(record["scores"].values())):
         angle, _, how = key.partition("/")
         cells = []
         for own in record["scores"].values():
-            upright = own[f"0/{FOLLOWED}"]
-            gap = (
-                "–"
-                if angle == "0"
-                else format_interval(list(paired_difference(own[key], upright, groups=record["pages"])))
-            )
-            cells += [f"{np.mean(own[key]):.3f}", gap]
-        wrong = sum(error > 2 for error in record["errors"][angle]) if how == FOLLOWED else "–"
-        rows.append((f"{angle}°", how, *cells, wrong))
+            difference = paired_difference(own[key], own[f"0/{followed}"], groups=record["pages"])
+            cells += [f"{np.mean(own[key]):.3f}", "–" if angle == "0" else format_interval(list(difference))]
+        rows.append((f"{angle}°", how, *cells, last[angle] if how == followed else "–"))
+    return rows
+
+
+def report(record: dict[str, Any]) -> str:
+    wrong = {angle: sum(error > 2 for error in own) for angle, own in record["errors"].items()}
+    rows = angle_rows(record, FOLLOWED, wrong)
     heads = [head for name in record["scores"] for head in (name, "difference to the upright page")]
     return markdown_page(
         "# Turned pages: legibility when they are turned upright",

@@ -87,7 +87,7 @@ def upright_frame(texture: Texture, angle: float) -> UprightFrame:
         return whole
     cell = texture.size[0] / coarse.shape[2], texture.size[1] / coarse.shape[3]
     x, y = ((columns + 0.5) * cell[1] - texture.size[1] / 2), ((rows + 0.5) * cell[0] - texture.size[0] / 2)
-    own = _turn(torch.stack([x, y], -1).float(), -angle)
+    own = turn_vectors(torch.stack([x, y], -1).float(), -angle)
     margin = max(cell) / 2  # no more: a frame larger than the page costs tokens, or has coarser cells
     low, high = (own.amin(0) - margin).floor().tolist(), (own.amax(0) + margin).ceil().tolist()
     x0, y0, x1, y1 = whole.box
@@ -124,9 +124,9 @@ def turned_back(allocation: Allocation, frame: UprightFrame) -> Allocation:
     corner, middle = (allocation.centre.new_tensor(one) for one in (frame.box[:2], [width / 2, height / 2]))
     return replace(
         allocation,
-        centre=_turn(allocation.centre + corner, frame.angle) + middle,
-        ddx=_turn(allocation.ddx, frame.angle),
-        ddy=_turn(allocation.ddy, frame.angle),
+        centre=turn_vectors(allocation.centre + corner, frame.angle) + middle,
+        ddx=turn_vectors(allocation.ddx, frame.angle),
+        ddy=turn_vectors(allocation.ddy, frame.angle),
         size=frame.given,
     )
 
@@ -156,8 +156,8 @@ def following(allocation: Allocation, regions: Sequence[TextRegion]) -> Allocati
         follows = (inside & small)[..., None]
         (cosine, sine), _ = _axes(region.angle)
         cover = abs(cosine) + abs(sine)  # of a turned square around an upright one
-        ddx = torch.where(follows, _turn(ddx, region.angle) * cover, ddx)
-        ddy = torch.where(follows, _turn(ddy, region.angle) * cover, ddy)
+        ddx = torch.where(follows, turn_vectors(ddx, region.angle) * cover, ddx)
+        ddy = torch.where(follows, turn_vectors(ddy, region.angle) * cover, ddy)
     return replace(allocation, ddx=ddx, ddy=ddy)
 
 
@@ -179,7 +179,7 @@ def as_read(function: str, allocation: Allocation) -> Allocation:
     along, down = (axis.norm(dim=-1) for axis in (allocation.ddx, allocation.ddy))
     upright = replace(
         allocation,
-        centre=_turn(allocation.centre - middle, -angle),
+        centre=turn_vectors(allocation.centre - middle, -angle),
         ddx=torch.stack([along, torch.zeros_like(along)], -1),
         ddy=torch.stack([torch.zeros_like(down), down], -1),
     )
@@ -208,7 +208,7 @@ def _groups_upright(allocation: Allocation, upright: Allocation, angle: float, e
         for members in _neighbours(centre[image], half[image], steps[image], others[image]):
             places, around = centre[image, members], half[image, members]
             middle = places.mean(0)
-            places = middle + _turn(places - middle, -float(steps[image, members[0]]) / ROUNDED)
+            places = middle + turn_vectors(places - middle, -float(steps[image, members[0]]) / ROUNDED)
             below = (-border - (places - around).amin(0)).clamp(min=0)
             above = ((places + around).amax(0) - border).clamp(min=0)
             centre[image, members] = places + (below - above)
@@ -256,7 +256,7 @@ def _within(angle: float) -> float:
     return (angle + 180) % 360 - 180
 
 
-def _turn(vectors: Tensor, angle: float) -> Tensor:
+def turn_vectors(vectors: Tensor, angle: float) -> Tensor:
     """(…, 2) vectors of the upright frame in the axes of the image."""
     across, down = _axes(angle)
     return vectors @ vectors.new_tensor([across, down])

@@ -28,13 +28,6 @@ def built(request):
     return small.built(FAMILIES, request.param)
 
 
-@pytest.fixture
-def adapter(built):
-    found = adapt(*built)
-    yield found
-    found.restore()
-
-
 def inputs_for(adapter, *, prompts=(QUESTION,), counts=(COUNT,)):
     textures = [small.picture(96, 96) for _ in prompts]
     allocations = [small.chosen(one, adapter.side, count, seed=count) for one, count in zip(textures, counts)]

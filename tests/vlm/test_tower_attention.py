@@ -23,13 +23,6 @@ def built(request):
     return small.built(FAMILIES, request.param)
 
 
-@pytest.fixture
-def adapter(built):
-    found = adapt(*built)
-    yield found
-    found.restore()
-
-
 def two_images(adapter, counts=(20, 9)):
     """Two pictures of chosen tokens in one packed sequence, and the inputs of each alone."""
     textures = [small.picture(120, 150), small.picture(96, 96)]

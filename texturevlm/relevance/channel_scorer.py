@@ -6,6 +6,7 @@ without; on any image, the cosine with the embedding channels, where the caller 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,17 +51,15 @@ class ChannelReading(NamedTuple):
 
     def features(self, maps: ImageMaps) -> Tensor:
         """(B, h · w, F), computed once per grid."""
-        key = f"features {maps.grid}"
-        if key not in self.kept:
-            self.kept[key] = cell_features(self.layers, maps)
-        found: Tensor = self.kept[key]
-        return found
+        return self._once(f"features {maps.grid}", lambda: cell_features(self.layers, maps))
 
     def logits(self, form: ChannelForm, maps: ImageMaps, kind: Tensor) -> Tensor:
         """(B, h · w): what the channels say of each cell whatever is asked, computed once per grid."""
-        key = f"logits {maps.grid}"
+        return self._once(f"logits {maps.grid}", lambda: channel_logits(form, self.layers, maps, kind))
+
+    def _once(self, key: str, make: Callable[[], Tensor]) -> Tensor:
         if key not in self.kept:
-            self.kept[key] = channel_logits(form, self.layers, maps, kind)
+            self.kept[key] = make()
         found: Tensor = self.kept[key]
         return found
 

@@ -133,12 +133,16 @@ function disc(context, [x, y], radius, colour) {
 
 export function paintHighlight(context, where, plan, token) {
   outline(context, where, token, plan.patch);
-  context.lineWidth = 5 * devicePixelRatio;
-  context.strokeStyle = "rgb(0 0 0 / .75)";
-  context.stroke();
-  context.lineWidth = 2 * devicePixelRatio;
-  context.strokeStyle = "#fff";
-  context.stroke();
+  strokeTwice(context, [5, "rgb(0 0 0 / .75)"], [2, "#fff"]);
+}
+
+// Wide, then narrow on top of it, so that the line is seen on any ground.
+function strokeTwice(context, ...lines) {
+  for (const [width, colour] of lines) {
+    context.lineWidth = width * devicePixelRatio;
+    context.strokeStyle = colour;
+    context.stroke();
+  }
 }
 
 // box: left, top, right, bottom in pixels of the image
@@ -146,12 +150,7 @@ export function paintBox(context, where, [left, top, right, bottom]) {
   context.setTransform(1, 0, 0, 1, 0, 0);
   context.beginPath();
   context.rect(where.x + left * where.scale, where.y + top * where.scale, (right - left) * where.scale, (bottom - top) * where.scale);
-  context.lineWidth = 3 * devicePixelRatio;
-  context.strokeStyle = "#fff";
-  context.stroke();
-  context.lineWidth = 1.5 * devicePixelRatio;
-  context.strokeStyle = "#c2185b";
-  context.stroke();
+  strokeTwice(context, [3, "#fff"], [1.5, "#c2185b"]);
 }
 
 // A picture stretched over the whole image: relevance, a channel.
