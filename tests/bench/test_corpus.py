@@ -3,6 +3,7 @@
 import pytest
 
 from texturevlm.bench import corpus as bench
+from texturevlm.bench import corpus_decoded, corpus_pools
 from texturevlm.bench import report as reports
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
@@ -11,16 +12,17 @@ pytest.importorskip("pyarrow", reason="needs the extra corpus")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(bench, "SIDE", 64)
+    monkeypatch.setattr(corpus_decoded, "SIDE", 64)
     monkeypatch.setattr(bench, "GPU_IMAGES", 512)
     monkeypatch.setattr(bench, "CPU_RELEVANCE", ("none",))  # the scout takes a second per image
-    monkeypatch.setattr(bench, "BATCHES", (4,))
+    monkeypatch.setattr(corpus_decoded, "MANY", 32)
     monkeypatch.setattr(reports, "copy_bandwidth", lambda device: 1e9)
 
 
 def test_on_a_cpu():
     found = bench.bench_corpus("cpu", quick=True)
     rows = {(row.work, row.by): row for row in found.rows}
-    work, by = "JPEGs of 64² → files of 273 patches", "relevance none"
+    work, by = "JPEGs of 64² → files of 273 patches", "relevance none, 1 thread decodes"
     whole, chosen = rows[work, by], rows[f"{work}: choosing and sampling", by]
     assert whole.timing.median > 0 and whole.bar >= chosen.timing.median / 0.85
     assert all(rows[f"{work}: stage {stage}", by].timing.median > 0 for stage in bench.STAGES)
@@ -28,8 +30,28 @@ def test_on_a_cpu():
     assert ("decoding alone, 1 threads", "pillow") in rows
 
 
+def test_units_by_several_workers(tmp_path, monkeypatch):
+    """Wall clock of what comes after each worker has begun."""
+    monkeypatch.setattr(corpus_pools, "find_spec", lambda name: None)
+    found = reports.begin("texturevlm.bench.corpus", "Corpus", "cpu", True)
+    corpus_pools.processes(found, "files", "2 processes", bench._files(tmp_path / "in", 8), 2, 1)
+    corpus_pools.ray_workers(found)
+    assert found.rows[0].timing.median > 0 and found.notes[0].startswith("6 files, 2 processes: ")
+    assert found.rows[1].state == "not installed"
+
+
 @pytest.mark.gpu
 def test_on_a_gpu():
     found = bench.bench_corpus("cuda", quick=True)
     assert not [note for note in found.notes if "NOT captured" in note]
-    assert {row.bar and round(row.bar) for row in found.rows if row.work.startswith("decoded")} == {125, 333, None}
+    assert [round(row.bar) for row in found.rows[:4]] == [125, 125, 333, 333]  # what was asked for comes first
+    assert all(row.timing is not None for row in found.rows if not row.work.startswith("decoding"))
+    stages = [row.by for row in found.rows if row.work.startswith("a stage of decoded pages")]
+    assert len(stages) == 13 and stages[0] == "bytes to planes" and "auto, by the scout" in stages
+
+
+@pytest.mark.gpu
+def test_what_comes_too_late_is_named(monkeypatch):
+    monkeypatch.setattr(bench, "SECONDS", 0.0)
+    found = bench.bench_corpus("cuda", quick=True)
+    assert {row.state for row in found.rows} - {"not installed"} == {"not begun within 0 s"}

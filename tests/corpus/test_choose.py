@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import texturevlm as tv
 from tests.corpus import picture
 from texturevlm.corpus.choose import Chooser, Decoded, allocation_from, ladder, stretch
 from texturevlm.corpus.recipe import Recipe
+from texturevlm.relevance.scorers import ScoutScorer
 
 CPU = torch.device("cpu")
 
@@ -98,6 +100,41 @@ def test_large_images_come_in_small_batches():
     assert one.most((1024, 1024)) == 64 and one.most((4096, 4096)) == 4 and one.most((20000, 5000)) == 1
 
 
+def scene(seed, height=96, width=128):
+    """Smooth and without a ground: a photograph."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3)).astype(np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+
+
+def printed(height=96, width=128):
+    """Lines on white: a page."""
+    pixels = np.full((height, width, 3), 255, np.uint8)
+    pixels[20:80:8, 10:100] = 0
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("kinds", ["photographs", "pages", "both"])
+def test_a_batch_of_photographs_is_spared_the_scout(monkeypatch, kinds):
+    """With the tokens of each image by itself; what fills a batch up does not count."""
+    pages = {"photographs": 0, "both": 1, "pages": 2}[kinds]
+    pictures = [scene(1), scene(2)][pages:] + [printed()] * pages
+    images = [Decoded(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
+    plain, fast = chooser(relevance="prior", batch=3, budget=9), chooser(relevance="prior", batch=3, budget=9)
+    bucket = plain.bucket(images[0])
+    wanted = [plain(bucket, [image]) for image in images]
+    read, prepare = [], ScoutScorer.prepare
+    monkeypatch.setattr(ScoutScorer, "prepare", lambda *given: read.append(1) or prepare(*given))
+    monkeypatch.setattr(Chooser, "_no_graph_because", lambda *_: None)  # on a CPU what would be graphs are plain calls
+    fast._graphs = True
+    for _ in range(2):
+        got = fast(bucket, images)
+    assert len(got.allocation.centre) == 3 and len(read) == (0 if kinds == "photographs" else 2)
+    for place, one in enumerate(wanted):
+        assert np.allclose(got.table()[0][place], one.table()[0][0], atol=1e-3)
+        assert int((got.pixels[place].int() - one.pixels[0].int()).abs().max()) <= 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("relevance", ["none", "prior", "scout"])
 @pytest.mark.parametrize("buckets", [0, 8])
@@ -114,3 +151,28 @@ def test_a_captured_batch_is_an_uncaptured_one(relevance, buckets):
     assert slow.reason is not None
     assert np.allclose(got.table()[0], wanted.table()[0], atol=1e-3)
     assert int((got.pixels[:3].int() - wanted.pixels[:3].int()).abs().max()) <= 1
+
+
+@pytest.mark.gpu
+def test_photographs_and_pages_take_turns():
+    """Each kind of batch has a graph of its own behind the same maps."""
+    batches = {
+        kind: [Decoded(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
+        for kind, pictures in {
+            "photographs": [scene(seed, 256, 256) for seed in range(4)],
+            "pages": [printed(256, 256)] * 4,
+            "both": [scene(1, 256, 256), printed(256, 256), scene(2, 256, 256)],
+        }.items()
+    }
+    fast = chooser(device="cuda", relevance="prior")
+    slow = Chooser(fast.recipe, fast.device, keep_texture=True)
+    bucket = fast.bucket(batches["both"][0])
+    for kind in ("photographs", "pages", "both", "pages", "photographs"):
+        images = batches[kind]
+        got, wanted = fast(bucket, images), slow(bucket, images)
+        assert fast.reason is None
+        assert np.allclose(got.table()[0], wanted.table()[0], atol=1e-3)
+        count = len(images)
+        assert int((got.pixels[:count].int() - wanted.pixels[:count].int()).abs().max()) <= 1
+    (replay,) = fast._kept.values()
+    assert set(replay.branches) == {True, False}

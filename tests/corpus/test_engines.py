@@ -3,13 +3,18 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.corpus import content, encoded, faults, fill, made, picture
 from texturevlm import corpus
-from texturevlm.corpus import pools, ray_pool
+from texturevlm.corpus import pools, ray_pool, worker
+from texturevlm.corpus.build import gpu_workers
+from texturevlm.corpus.choose import Chooser
 from texturevlm.corpus.decode import DECODERS
+from texturevlm.corpus.recipe import Recipe
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
 serve = pools._serve
@@ -81,6 +86,60 @@ def test_a_unit_that_kills_every_worker_is_given_up_by_name(source, tmp_path, mo
     assert found.failed == {0: "its worker died 3 times, killed by SIGKILL"} and found.rows == 0
     monkeypatch.undo()
     assert made(source, tmp_path / "out", unit=10).rows == 10
+
+
+def serve_without_gpu(*given):
+    """A worker whose GPU fails."""
+
+    def fail(chooser, bucket, images):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    Chooser.__call__ = fail
+    serve(*given)
+
+
+def test_a_gpu_that_fails_costs_no_row(source, tmp_path, monkeypatch):
+    """No image is to blame: the worker is replaced, and the unit stays undone if that does not help."""
+    monkeypatch.setattr(pools, "_serve", serve_without_gpu)
+    found = made(source, tmp_path / "out", workers=1, unit=10)
+    assert found.failed == {0: "its worker died 3 times, its GPU failed"} and found.errors == found.rows == 0
+    monkeypatch.undo()
+    assert made(source, tmp_path / "out", unit=10).rows == 10
+
+
+def test_workers_end_by_themselves(source, tmp_path):
+    """Else what libraries hold, such as semaphores, would be left behind."""
+    made(source, tmp_path / "out")
+    pool = pools.LocalPool(str(tmp_path / "out"), devices=["cpu"], threads=1, slots=1)
+    pool.close()
+    assert [one.process.exitcode for one in pool._running] == [0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "gigabytes", "model", "wanted"),
+    [
+        (1, 16, 139, "", 4),
+        (8, 192, 80, "", 32),
+        (1, 16, 24, "", 3),
+        (1, 4, 80, "", 1),
+        (2, 2, 8, "", 2),
+        (2, 64, 80, "reader", 2),
+    ],
+)
+def test_how_many_processes_share_a_gpu(monkeypatch, gpus, cores, gigabytes, model, wanted):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    properties = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    recipe = Recipe("in", "images", model=model, write="features" if model else "patches", device="cuda")
+    assert gpu_workers(recipe) == wanted
+
+
+def test_another_version_on_a_node_is_refused(source, tmp_path, monkeypatch):
+    made(source, tmp_path / "out")
+    monkeypatch.setattr(worker, "VERSION", 77)
+    with pytest.raises(ValueError, match=r"must make version 2 of the bytes, as the plan says, and .* here makes 77"):
+        worker.UnitWorker(str(tmp_path / "out"))
 
 
 def test_a_worker_that_cannot_begin_says_why(source, tmp_path):

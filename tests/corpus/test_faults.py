@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from importlib.util import find_spec
 
 import pytest
 
@@ -46,11 +45,13 @@ def test_parquet_with_nulls_and_without_images(tmp_path):
     images = [{"bytes": encoded(picture(0))}, None, {"bytes": None}, {"bytes": b"junk"}, {"bytes": encoded(picture(1))}]
     parquet.write_table(pyarrow.table({"image": images}), tmp_path / "in" / "a.parquet")
     parquet.write_table(pyarrow.table({"text": ["no image"]}), tmp_path / "in" / "b.parquet")
+    parquet.write_table(pyarrow.table({"images": [[images[0]], [images[0], images[4]]]}), tmp_path / "in" / "d.parquet")
     (tmp_path / "in" / "c.parquet").write_bytes(b"PAR1 cut")
     made(tmp_path / "in", tmp_path / "out")
-    assert keys(tmp_path / "out") == ["a.parquet/0", "a.parquet/4"]
+    assert keys(tmp_path / "out") == ["a.parquet/0", "a.parquet/4", "d.parquet/0"]
     said = faults(tmp_path / "out")
-    assert list(said) == ["a.parquet/1", "a.parquet/2", "a.parquet/3", "b.parquet", "c.parquet"]
+    assert list(said) == ["a.parquet/1", "a.parquet/2", "a.parquet/3", "b.parquet", "c.parquet", "d.parquet/1"]
+    assert said["d.parquet/1"] == "images must hold one image, got 2"
     assert "got null" in said["a.parquet/1"] and "a column must be one of image" in said["b.parquet"]
 
 
@@ -186,11 +187,3 @@ def test_bad_lines_of_a_list_are_refused_with_their_number(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png"}) + "\n" + json.dumps({"picture": "b.png"}) + "\n")
     with pytest.raises(ValueError, match=r"a\.jsonl:2 must have image"):
         build(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
-
-
-def test_codes_are_refused_without_a_codebook(tmp_path):
-    if find_spec("texturevlm.codebook") is not None:
-        pytest.skip("this version has codebooks")
-    fill(tmp_path / "in", 1)
-    with pytest.raises(ImportError, match=r"write 'codes' needs texturevlm\.codebook"):
-        made(tmp_path / "in", tmp_path / "out", write="codes", model="reader", codebook=__file__)

@@ -121,6 +121,12 @@ def test_another_configuration_is_refused_by_name(source, tmp_path):
     assert content(tmp_path / "out") == before
 
 
+def test_a_second_run_at_the_same_time_is_refused(source, tmp_path):
+    with Store(tmp_path / "out").locked(), pytest.raises(OSError, match=r"another run works on .*out; wait until it"):
+        made(source, tmp_path / "out")
+    assert made(source, tmp_path / "out").rows == 10
+
+
 def test_a_folder_of_something_else_is_refused(source, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")

@@ -126,12 +126,13 @@ def test_recipes_that_make_no_sense(given, wanted):
 def test_a_report_shows_what_was_seen(source, tmp_path):
     from texturevlm.corpus.report import write_report
 
-    (source / "zz.png").write_text("no image")
+    (source / "zz<b>.png").write_text("no image")
     for write in ("patches", "allocations", "thumbnails"):
         found = made(source, tmp_path / write, write=write)
         write_report(corpus.open(tmp_path / write), found)
-        page, sheet = (tmp_path / write / "report.md").read_text(), Image.open(tmp_path / write / "contact.png")
-        assert "The bottleneck was" in page and "| errors | 1 |" in page and "`zz.png`" in page
+        page, sheet = (tmp_path / write / "report.html").read_text(), Image.open(tmp_path / write / "contact.png")
+        assert "The bottleneck was" in page and "1 errors" in page and "<td>zz&lt;b&gt;.png</td>" in page
+        assert " (bottleneck)</td>" in page and 'src="contact.png"' in page and "<td>budget</td><td>12</td>" in page
         assert sheet.size == (6 * 192, 192) and len(set(sheet.convert("L").get_flattened_data())) > 4
-    (source / "zz.png").unlink()
+    (source / "zz<b>.png").unlink()
     assert len(keys(tmp_path / "patches")) == 5

@@ -45,6 +45,19 @@ def test_a_folder(tmp_path):
     assert len({row.digest for row in found}) == 10
 
 
+def test_links_and_other_things_in_a_folder(tmp_path):
+    """A link to an image is an image, one to nothing an error; links to folders, which may lead back, are passed by."""
+    source = tmp_path / "in"
+    (source / "sub").mkdir(parents=True)
+    picture(0).save(source / "sub" / "a.png")
+    (source / "b.png").symlink_to(source / "sub" / "a.png")
+    (source / "c.png").symlink_to(source / "gone.png")
+    (source / "sub" / "loop").symlink_to(source)
+    os.mkfifo(source / "d.png")
+    assert made(source, tmp_path / "out").rows == 2
+    assert keys(tmp_path / "out") == ["b.png", "sub/a.png"] and list(faults(tmp_path / "out")) == ["c.png"]
+
+
 def test_a_list_of_paths_and_urls(tmp_path):
     fill(tmp_path / "in", 4)
     pytest.importorskip("aiohttp", reason="needs the extra corpus")

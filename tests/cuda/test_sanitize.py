@@ -19,6 +19,7 @@ from texturevlm.ops.distance import distance_field
 from texturevlm.ops.lookup_kernel import refresh_patches_cuda
 from texturevlm.ops.packed import Marks
 from texturevlm.ops.paged import PagedLevels
+from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
 from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.channel_form import ChannelForm
@@ -106,6 +107,12 @@ def channel_scores(device):
     channel_logits(ChannelForm(), layers, maps, torch.tensor([0, 1], device=device), backend="cuda")
 
 
+def pixels(device):
+    for size in ((6, 8), (5, 7)):  # four values at once, and one by one
+        planes = planes_of(torch.randint(256, (2, *size, 3), device=device, dtype=torch.uint8), backend="cuda")
+        bytes_of(planes, backend="cuda")
+
+
 def stream(device):
     size, tile = (64, 96), 32
     frame, held = (torch.rand(1, 3, *size, device=device) for _ in range(2))
@@ -121,7 +128,7 @@ def stream(device):
     comparison.wait()
 
 
-JOBS = [mips, samples, regions, layers, allocations, channel_scores, scout, stream]
+JOBS = [mips, samples, regions, layers, allocations, channel_scores, scout, pixels, stream]
 
 
 def test_every_kernel_is_among_them(monkeypatch):

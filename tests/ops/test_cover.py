@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.allocate.test_runs import lines_of_print
 from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import ROUNDING
-from texturevlm.allocate.layers import CellRanking, layers_by_kernel
+from texturevlm.allocate.layers import CellRanking, layered, layers_by_kernel
+from texturevlm.allocate.runs import RUN
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover as kernels
@@ -81,6 +84,7 @@ SEARCHES = [
     ((31, 17), (31, 17), 30, 4, 0.6),
     ((20, 33), (320, 528), 1, 64, 0.6),
     ((9, 70), (73, 561), 64, 32, 0.7),
+    ((70, 100), (560, 800), 40, 32, 0.6),
 ]
 LARGE = [
     ((275, 212), (2200, 1700), 273, 32, 0.5),
@@ -144,6 +148,18 @@ def test_skipped_may_be_strided(emulated):
     assert torch.equal(got.valid, every.valid) and got.valid.any(1).all()
 
 
+def test_the_kernels_skip_the_runs_that_the_search_in_python_skips(emulated):
+    relevance = lines_of_print(40, 64, share=0.1)
+    cells, cuts = Cells.of(relevance, 0, 16), []
+    layered(cells, 9, 0.1)
+    layers_by_kernel("layers", relevance, 9, 16, 0.1, "auto", cuts=cuts)
+    tried = set(map(tuple, cuts[0].tolist()))
+    own = cells.live.size.bit_length()  # maxima that a binary search reads; the kernels' are not counted
+    wanted = {(round(taken * 40 * 64), round(read * 40 * 64) - own) for taken, read in cells.reads.cuts}
+    assert len(wanted) > 5 and wanted <= tried
+    assert all(taken <= read for taken, read in tried) and min(read for taken, read in tried if taken) < 40 * 64 / 4
+
+
 def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
     relevance = maps_of(1, (300, 20), (300, 20), 0.5)
     texture = Texture((torch.zeros(1, 3, 300, 20),))
@@ -157,7 +173,7 @@ def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):
 def test_the_kernels_constants_are_the_references():
     known = definitions("cover.cu").constants
     wanted = {"MOST_CELLS": MOST_CELLS_ALONG, "KEYS": CellRanking.KEYS, "UNIT": UNIT, "LEAST": CellRanking.LEAST}
-    wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING}
+    wanted |= {"BISECTIONS": BISECTIONS, "ROUNDING": ROUNDING, "RUN": RUN}
     assert {name: known[name] for name in wanted} == wanted and known["ALL"] == 1 << BISECTIONS
     assert all(parts**rounds == 1 << BISECTIONS for parts, rounds in (kernels.SHARES, kernels.SHARES_OF_MANY))
 

@@ -95,9 +95,9 @@ def test_a_sight_looks_once(monkeypatch):
     scout = load_scout()
     look = scout.read
 
-    def looking(texture):
+    def looking(texture, **options):
         looks.append(texture)
-        return look(texture)
+        return look(texture, **options)
 
     monkeypatch.setattr(scout, "read", looking)
     image = PreparedImage(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))

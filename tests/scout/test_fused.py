@@ -7,7 +7,7 @@ from tests.conftest import worst
 from tests.scout.networks import lively, shipped
 from tests.sources import kernels as kernels_in
 from texturevlm.cuda import compiler
-from texturevlm.scout import Question, encode, fused
+from texturevlm.scout import Question, encode
 from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.ranker import INPUT_MAPS, Ranker
 from texturevlm.scout.scout import Scout
@@ -34,7 +34,8 @@ def test_pages_and_questions(launches, size):
     found = scout.read(texture)
     assert all(worst(one, other) < 1e-4 for one, other in zip(found, spots))
     for question, right in zip(asked, wanted):
-        assert worst(scout.where(found, question), right) < 1e-4 * float(right.max())
+        for given in (found, scout.read(texture, for_where=True)):
+            assert worst(scout.where(given, question), right) < 1e-4 * float(right.max())
         assert worst(scout(texture, question), right) < 1e-4 * float(right.max())
     wanted = (kernels_in(source) for source in compiler.SOURCES if source.startswith("scout"))
     assert set(made) == {name for kernels_of_source in wanted for name in kernels_of_source}
@@ -47,7 +48,7 @@ def test_many_pages_go_through_the_convolutions_in_parts(launches, monkeypatch):
     monkeypatch.setattr(scout.spotter, "features", lambda cells: seen.append(len(cells)) or features(cells))
     launches()
     whole = scout.read(texture)
-    monkeypatch.setattr(fused, "PAGES_AT_ONCE", 2)
+    scout.fused.pages_at_once = 2
     parts = scout.read(texture)
     assert seen == [5, 2, 2, 1] and all(worst(one, other) < 1e-5 for one, other in zip(parts, whole))
 

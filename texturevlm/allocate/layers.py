@@ -54,11 +54,13 @@ def layers_by_kernel(
     overview: float | None,
     backend: str = "auto",
     skipped: Tensor | None = None,
+    cuts: list[Tensor] | None = None,
 ) -> Allocation | None:
     """`layers` (or `fit`, overview None) of all images on a GPU, without waiting; None where the kernel cannot run.
 
     name:    of the allocator, for errors
     skipped: (B,) bool, images that get no tokens
+    cuts:    gets what the search read, as in `layers_cuda`
     """
     if backends.choose("layers", relevance.mass, backend) != "cuda":
         return None
@@ -79,6 +81,7 @@ def layers_by_kernel(
         worth_it=int(WORTH_IT * UNIT),
         native=search.NATIVE,
         skipped=skipped,
+        cuts=cuts,
     )
     return allocation_of_tokens(tokens, relevance.size, patch)
 

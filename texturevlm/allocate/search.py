@@ -167,6 +167,26 @@ def lay(cells: Cells, wanted: Array, most: int, price: float = 0.0) -> list[Laye
     return found
 
 
+def tightened(cells: Cells, layers: Sequence[Layer]) -> list[Layer]:
+    """The same tokens, or fewer: each square of layers, finest first, shrinks to the ink that none before it shows.
+
+    A square to which no ink is left goes. All ink stays covered; what lies in a smaller square is shown more finely.
+    """
+    left, found = cells.ink.copy(), dict[int, list[Square]]()
+    for layer in layers:
+        span = layer.span[0]
+        for row, column in layer.squares:
+            own = left[row : row + span, column : column + span]
+            rows, columns = (np.flatnonzero(own.any(axis)) for axis in (1, 0))
+            if len(rows):
+                extent = int(max(np.ptp(rows), np.ptp(columns))) + 1
+                narrow = extent < span
+                first = (row + int(rows[0]), column + int(columns[0])) if narrow else (row, column)
+                found.setdefault(max(cells.finest, extent) if narrow else span, []).append(first)
+            own[:] = False
+    return [Layer.square(cells, squares, cells.width(span)) for span, squares in sorted(found.items())]
+
+
 def value_of(cells: Cells, layers: Sequence[Layer]) -> float:
     """The expected value of square layers, finest first: the mass that is legible at the scale of the finest cover."""
     total, covered = 0.0, np.zeros(cells.ink.shape, dtype=bool)
@@ -175,6 +195,14 @@ def value_of(cells: Cells, layers: Sequence[Layer]) -> float:
         total += float(cells.legible(layer.sides[0] / cells.patch)[new].sum())
         covered |= new
     return total
+
+
+def shown_scale(cells: Cells, layers: Sequence[Layer]) -> Array:
+    """(h, w): pixels per sample of the finest square over each cell, of layers finest first; infinite where none is."""
+    scale = np.full(cells.ink.shape, np.inf)
+    for layer in reversed(layers):
+        scale[layer.covered(cells)] = layer.sides[0] / cells.patch
+    return scale
 
 
 def most_that_fits(cells: Cells, attempt: Callable[[int], list[Layer] | None], budget: int) -> list[Layer]:

@@ -20,6 +20,10 @@ from texturevlm.types import Allocation
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
 _AT_ONCE = 1 << 20  # cells × footprints that are tested together
 _MORE_ON_A_GPU = 16  # times as many on a GPU, where each step costs a launch
+_BESIDE = [  # cells, and those below or to the right of them
+    ((slice(None, -1), slice(None)), (slice(1, None), slice(None))),
+    ((slice(None), slice(None, -1)), (slice(None), slice(1, None))),
+]
 _MARGIN = 1e-4  # of a footprint's radius: a cell's centre on its edge lies inside, up to rounding
 
 
@@ -44,6 +48,16 @@ def scale_of_boxes(cells: Cells, boxes: Boxes) -> Array:
 def value_of_boxes(cells: Cells, boxes: Boxes) -> float:
     """`expected_value` of one image's boxes."""
     return float((cells.mass * legibility(cells.legible_scale, scale_of_boxes(cells, boxes))).sum())
+
+
+def cracks(scale: Array, ink: Array) -> float:
+    """The share of neighbouring cells with ink of which one is shown at least twice as finely as the other.
+
+    scale: (h, w), pixels per sample, finite where there is ink
+    """
+    both = [(scale[one], scale[other], ink[one] & ink[other]) for one, other in _BESIDE]
+    steps = np.concatenate([np.log2(first[inked] / second[inked]) for first, second, inked in both])
+    return float((np.abs(steps) >= 1 - _MARGIN).mean()) if len(steps) else 0.0
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:

@@ -30,7 +30,9 @@ def add_corpus(commands: arguments.Commands) -> None:
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what SOURCE holds (default: auto)")
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help="(default: local)")
     parser.add_option("--address", "A", "of the Ray cluster, such as auto (default: begin one here)")
-    parser.add_option("--workers", "N", "processes; 0: only this one (default: one per GPU or core)", type=int)
+    parser.add_option(
+        "--workers", "N", "processes; 0: only this one (default: up to four per GPU, or one per core)", type=int
+    )
     parser.add_count(
         "--threads", "that decode, per worker (default: the cores, shared by the workers of a GPU, else 1)"
     )
@@ -47,7 +49,7 @@ def add_corpus(commands: arguments.Commands) -> None:
     parser.add_option("--decoder", "NAME", "of JPEGs: auto, simplejpeg, pillow; on GPUs nvimgcodec, torchcodec", "auto")
     parser.add_argument("--retry-errors", action="store_true", help="do units with errors again")
     parser.add_argument(
-        "--report", action="store_true", help="write DIR/report.md with a contact sheet of what was seen"
+        "--report", action="store_true", help="write DIR/report.html with a contact sheet of what was seen"
     )
     parser.add_option("--lance", "FOLDER", "write the finished corpus as a Lance data set, too", type=Path)
 
@@ -95,6 +97,9 @@ def _corpus(options: argparse.Namespace) -> int:
             print(f"{options.lance}: {export_lance(made, options.lance)} rows")
     if found.errors:
         print(f"what could not be read: {Path(options.out) / 'errors'}", file=sys.stderr)
+    if found.unasked and not found.failed:
+        count = f"{found.unasked} of {found.asked + found.unasked} questions"
+        print(f"{count} have no image that could be read: is their key right?", file=sys.stderr)
     for number, why in found.failed.items():
         print(f"unit {number} is not done: {why}", file=sys.stderr)
     return 1 if found.failed else 0

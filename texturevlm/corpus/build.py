@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
-from texturevlm.corpus.ledger import Ledger, Plan
+from texturevlm.corpus.ledger import Done, Ledger, Plan
 from texturevlm.corpus.pools import CannotBegin, Died, Failed, Finished, HerePool, LocalPool, Pool, Told
-from texturevlm.corpus.questions import NAME, check_questions
+from texturevlm.corpus.questions import Given, check_questions, write_questions
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.sources import entries_of, find_kind, per_unit_of
 from texturevlm.corpus.store import Store
@@ -26,12 +26,13 @@ from texturevlm.corpus.watch import Watch
 from texturevlm.corpus.worker import STAGES
 from texturevlm.paths import is_url
 from texturevlm.relevance import SCORERS, find_scorer
-from texturevlm.relevance.named import check_relevance
+from texturevlm.relevance.named import BY_HAND, check_relevance
 
 ENGINES = ("local", "ray")
 TRIES = 3  # of a unit on which workers die, and as many more as images were found that kill them
 MOST_FAILED = 10  # units, after which a run stops
 GPU_BATCH, CPU_BATCH = 32, 8
+MOST_PER_GPU, CORES_PER_WORKER, MEMORY_PER_WORKER = 4, 4, 8 << 30  # workers of a GPU; bytes of its memory
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Summary:
     """What a run did, and what the corpus holds now.
 
     rows, errors: of the whole corpus; made: rows of this run, in `seconds`
+    asked, unasked: of the questions in a file, how many were asked, and how many have no image that could be read
     rates:  images per second that each stage could do alone
     failed: units that are not done, by number, and why
     """
@@ -51,6 +53,8 @@ class Summary:
     rates: dict[str, float] = field(default_factory=dict)
     bottleneck: str = ""
     failed: dict[int, str] = field(default_factory=dict)
+    asked: int = 0
+    unasked: int = 0
 
 
 def build(
@@ -76,8 +80,9 @@ def build(
                .jsonl) of paths and URLs; here or where fsspec reaches
     out:       a folder, here or where fsspec reaches. If it holds a part of this corpus, the rest is made
     engine:    local: processes of this machine; ray: actors of a Ray cluster
-    workers:   processes; 0: in this one; by default one per GPU, or one per core, or as many as a cluster has room for
-    threads:   that decode, per worker
+    workers:   processes; 0: in this one; by default up to four per GPU (`gpu_workers`), or one per core, or as many as
+               a cluster has room for
+    threads:   that decode, per worker; by default all cores are shared by the workers of GPUs, else 1
     address:   of the Ray cluster; None begins one here
     kind:      what the source is, a key of sources.KINDS
     questions: JSONL with key and question: tokens are chosen for them, one row per question
@@ -89,7 +94,7 @@ def build(
     on_gpu = device.startswith("cuda")
     if on_gpu and engine == "local" and not torch.cuda.is_available():
         raise ValueError(f"corpus: device must be usable, got {device} and no GPU")
-    asked = b"" if questions is None else check_questions(Path(questions))
+    asked = None if questions is None else check_questions(Path(questions))
     recipe = Recipe(
         source=_absolute(source),
         kind=find_kind(os.fspath(source), kind),
@@ -97,36 +102,53 @@ def build(
         device="cuda" if on_gpu else "cpu",
         batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
         asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",
-        questions=_digest(asked),
+        questions="" if asked is None else asked.digest,
         code=_digest(_codebook(options["codebook"])) if options.get("codebook") else "",
         **options,
     )
     check_recipe(recipe)
     store = Store(_absolute(out))
     _check_out(store, recipe.source)
-    ledger = Ledger(store)
-    fresh = ledger.plan() is None
-    if asked and fresh:
-        store.write(NAME, asked)
-    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
     if workers is None and engine == "local":
-        workers = torch.cuda.device_count() if on_gpu else os.cpu_count() or 1
+        workers = gpu_workers(recipe) if on_gpu else os.cpu_count() or 1
     if workers is not None:
         check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
     threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers or 1)) if on_gpu else 1)
     how: Any = {"workers": workers, "threads": threads, "device": device, "address": address}
+    with store.locked():
+        found = _begun(Ledger(store), recipe, asked, engine, how, retry_errors=retry_errors, quiet=quiet)
+    return replace(found, unasked=0 if asked is None else asked.count - found.asked)
+
+
+def _begun(ledger: Ledger, recipe: Recipe, asked: Given | None, engine: str, how: Any, **options: bool) -> Summary:
+    """Plan the work, unless that was done, and do it; options: of `_drive`."""
+    fresh = ledger.plan() is None
+    if asked is not None and fresh:
+        write_questions(ledger.store, asked)
+    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
     try:
-        return _drive(ledger, plan, engine, how, retry_errors=retry_errors, quiet=quiet)
+        return _drive(ledger, plan, engine, how, **options)
     except (CannotBegin, ValueError):
         if fresh:  # nothing was made: the folder is free for a recipe that works
             ledger.withdraw(plan)
         raise
 
 
+def gpu_workers(recipe: Recipe) -> int:
+    """How many processes use the GPUs of this machine: decoding holds Python's lock for a part of its time, so that
+    several processes decode more than one with as many threads. With a model, which each would load, one per GPU."""
+    count = torch.cuda.device_count()
+    if recipe.model:
+        return count
+    memory = min(torch.cuda.get_device_properties(index).total_memory for index in range(count))
+    cores = (os.cpu_count() or 1) // count
+    return count * max(1, min(MOST_PER_GPU, cores // CORES_PER_WORKER, memory // MEMORY_PER_WORKER))
+
+
 def check_recipe(recipe: Recipe) -> None:
     """What a recipe names must exist, before anything is listed."""
     check_choice("corpus", "allocator", recipe.allocator, ALLOCATORS)
-    known = ("auto", *(name for name in SCORERS if name not in ("embedding", "attention")))
+    known = ("auto", *(name for name in SCORERS if name not in BY_HAND))
     check_relevance("corpus", recipe.relevance, known)
     check_format(recipe.format)
 
@@ -168,7 +190,7 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
             ledger.forget(number)
             continue
         finished[number] = True
-        totals.update(rows=done.rows, errors=done.errors)
+        totals.update(_counts(done))
     failed: dict[int, str] = {}
     watch = Watch(plan.units, sum(finished), quiet=quiet)
     made_before = totals["rows"]
@@ -178,7 +200,7 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
         try:
             for number, done in _events(pool, ledger, finished, failed, watch):
                 finished[number] = True
-                totals.update(rows=done.rows, errors=done.errors)
+                totals.update(_counts(done))
                 if engine == "ray":  # whose workers tell nothing in between
                     watch.told(done.rows, done.errors, done.seconds)
                 watch.finished()
@@ -187,7 +209,11 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
             ledger.store.remove_unfinished()  # of workers that were killed
     rows, errors = totals["rows"], totals["errors"]
     made, rates = rows - made_before, watch.rates()
-    return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed)
+    return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed, totals["asked"])
+
+
+def _counts(done: Done) -> dict[str, int]:
+    return {"rows": done.rows, "errors": done.errors, "asked": done.asked}
 
 
 def _events(

@@ -20,11 +20,14 @@ from texturevlm.capture import no_graph_because
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
-from texturevlm.cuda.graph import KeptReplays
+from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
 from texturevlm.ops import backend as backends
+from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import Scorer, find_scorer
-from texturevlm.relevance.maps import GRADED, UNASKED
+from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance.maps import GRADED, UNASKED, ImageMaps
+from texturevlm.relevance.prepared import BALANCE, image_maps
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -108,6 +111,7 @@ class Chooser:
         self.recipe, self.device, self.keep_texture = recipe, device, keep_texture
         self.sampled = recipe.write in ("patches", "codes")
         self.reason: str | None = None  # why the last batch was not a replay
+        self._real = 0  # images of a batch, without what fills it up
         self._graphs = device.type == "cuda" and not keep_texture
         self._kept = KeptReplays(graphs)
         self._staged: dict[Any, Tensor] = {}
@@ -145,17 +149,15 @@ class Chooser:
         asked: the question about each
         """
         scorer, count = find_scorer("corpus", bucket.scorer), len(raw)
-        question: list[Tensor] = list(encode(asked)) if scorer.name == "scout" else []
-        function = partial(self.parts, scorer, bucket, sizes is not None)
+        question = _encoded(asked) if scorer.name == "scout" else []
         inputs = [raw, *([sizes] if sizes is not None else []), *question]
         with torch.no_grad():
             self.reason = self._no_graph_because(raw, scorer, count == self.most(bucket.size))
             if self.reason is None:
-                key = (bucket.size, bucket.scorer, count, sizes is not None)
-                replay = self._kept.find(key, function, inputs)
-                self.reason = replay.reason
+                self._real = len(own_sizes)
+                replay = self._replay(scorer, bucket, sizes is not None, inputs)
                 made: tuple[Tensor, ...] = tuple(part.clone() for part in replay(*inputs))
-                texture = None
+                self.reason, texture = replay.reason, None
             else:
                 texture, *made_now = self._chosen(scorer, bucket, *self._texels(sizes is not None, inputs))
                 made = tuple(made_now)
@@ -164,28 +166,58 @@ class Chooser:
         allocation = Allocation(**named, size=bucket.size, patch=self.recipe.patch)
         return Chosen(texture if self.keep_texture else None, allocation, pixels if self.sampled else None, own_sizes)
 
+    def _replay(self, scorer: Scorer, bucket: Bucket, stretched: bool, inputs: Sequence[Tensor]) -> Replay:
+        """The graph for batches like this. A scorer for pages alone is not run for a batch of photographs."""
+        key = (bucket.size, bucket.scorer, len(inputs[0]), stretched)
+        if not getattr(scorer, "pages_only", False):
+            return self._kept.find(key, partial(self.parts, scorer, bucket, stretched), inputs)
+        then: Any = {"which": self._only_photographs, "then": partial(self._chosen_from_maps, scorer, bucket)}
+        return self._kept.find(key, partial(self._maps, stretched), inputs, partial(BranchingReplay, **then))
+
+    def _maps(self, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Bytes of images → the levels of their texture, and their maps."""
+        texture, _ = self._texels(stretched, inputs)
+        return *texture.levels, *(part for part in image_maps(texture, patch=self.recipe.patch) if part is not None)
+
+    def _only_photographs(self, *made: Tensor) -> bool:
+        """Whether all images are; what only fills the batch up does not count."""
+        return bool(made[-1][: self._real].all())
+
+    def _chosen_from_maps(self, scorer: Scorer, bucket: Bucket, photographs: bool, *made: Tensor) -> tuple[Tensor, ...]:
+        levels, maps = made[: -len(ImageMaps._fields)], ImageMaps(*made[-len(ImageMaps._fields) :])
+        texture, query = Texture(levels), None
+        if not photographs:
+            query, maps = scorer.score(scorer.prepare(texture), bucket.question, maps)
+        balance = find_balance("corpus", BALANCE, scorer.name)
+        relevance = balance.weigh(query, maps, bucket.size, "none" if query is None else scorer.name)
+        return self._sampled(texture, choose_tokens(texture, relevance=relevance, **self._given))
+
     def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
         return self._chosen(scorer, bucket, *self._texels(stretched, inputs))[1:]
 
     def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Any, ...]:
-        given: Any = {"budget": self.recipe.budget, "patch": self.recipe.patch, "allocator": self.recipe.allocator}
         question = Question(*asked) if asked else bucket.question
-        allocation = choose_tokens(texture, question, relevance=scorer, **given)
+        allocation = choose_tokens(texture, question, relevance=scorer, **self._given)
+        return texture, *self._sampled(texture, allocation)
+
+    @property
+    def _given(self) -> Any:
+        """What the recipe says of every choice."""
+        return {"budget": self.recipe.budget, "patch": self.recipe.patch, "allocator": self.recipe.allocator}
+
+    def _sampled(self, texture: Texture, allocation: Allocation) -> tuple[Tensor, ...]:
+        """The columns of an allocation, and the bytes of its patches, if they are wanted."""
         pixels = torch.empty(0, device=texture.device)
         if self.sampled:
             kernels = backends.no_kernel_because(texture.levels[0]) is None
-            read = sample(texture, allocation, backend="cuda" if kernels else "auto").pixels
-            pixels = read.mul_(255).round_().clamp_(0, 255).byte()
-        return texture, *(getattr(allocation, name) for name in COLUMNS), pixels
+            pixels = bytes_of(sample(texture, allocation, backend="cuda" if kernels else "auto").pixels)
+        return *(getattr(allocation, name) for name in COLUMNS), pixels
 
     def _texels(self, stretched: bool, inputs: Sequence[Tensor]) -> tuple[Texture, Sequence[Tensor]]:
         """Bytes (B, H, W, 3) → a texture with its levels; and the other inputs."""
         raw, *others = inputs
-        most = torch.full((), 255.0, device=raw.device)  # as image.py scales, bit for bit
-        count, height, width, colours = raw.shape
-        image = torch.empty((count, colours, height, width), device=raw.device)
-        torch.div(raw.permute(0, 3, 1, 2), most, out=image)  # one pass over memory, not three
+        image = planes_of(raw)
         if stretched:
             image, others = stretch(image, others[0]), others[1:]
         return Texture((image,)).mipmapped(), others
@@ -219,6 +251,13 @@ class Chooser:
             return "less than half a batch"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
         return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
+
+
+def _encoded(asked: Sequence[str]) -> list[Tensor]:
+    """Questions as the scout takes them, on the host; the same question about many images is encoded once."""
+    places = {question: place for place, question in enumerate(dict.fromkeys(asked))}
+    found = encode(list(places))
+    return list(found) if len(places) == len(asked) else [part[[places[one] for one in asked]] for part in found]
 
 
 def stretch(image: Tensor, sizes: Tensor) -> Tensor:

@@ -136,7 +136,9 @@ def _rows(entry: Entry) -> Iterator[Item]:
 def _row(key: str, row: dict[str, Any], column: str) -> Item:
     image = row.pop(column)
     if isinstance(image, list):
-        image = image[0] if len(image) == 1 else None
+        if len(image) != 1:
+            return Item(key, error=f"{column} must hold one image, got {len(image)}")
+        (image,) = image
     content = image.get("bytes") if isinstance(image, dict) else image
     if not isinstance(content, bytes):
         return Item(key, error=f"{column} must hold bytes, got {'null' if content is None else type(content).__name__}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from texturevlm.corpus.formats import FORMATS
 from texturevlm.corpus.listing import INDEX, LISTING, Entry, Listing, Unit, write_listing
-from texturevlm.corpus.questions import NAME as QUESTIONS
+from texturevlm.corpus.questions import FILES as QUESTIONS
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.store import Store
 
@@ -49,6 +49,7 @@ class Done:
     """The manifest of a unit.
 
     seconds: by stage, summed over the threads that work at it; wall: of the unit
+    asked:   questions of the file of questions whose image could be read
     """
 
     unit: str
@@ -58,6 +59,7 @@ class Done:
     digest: str
     seconds: dict[str, float]
     wall: float
+    asked: int = 0
 
 
 class Ledger:
@@ -106,7 +108,7 @@ class Ledger:
     def withdraw(self, plan: Plan) -> None:
         """Take the plan away again, unless a unit is done."""
         if next(self.done(plan), None) is None:
-            for name in (PLAN, LISTING, INDEX, QUESTIONS):
+            for name in (PLAN, LISTING, INDEX, *QUESTIONS):
                 self.store.remove(name)
 
     def unit(self, number: int) -> Unit:

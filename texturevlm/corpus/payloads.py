@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from texturevlm.corpus.choose import Chosen, Decoded
 from texturevlm.corpus.recipe import Recipe
@@ -40,8 +41,19 @@ class Patches:
 
     def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
         assert chosen.pixels is not None
-        pixels = chosen.pixels[: len(images)].cpu().numpy()
-        return [pixels[image][used[image]] for image in range(len(images))]
+        pixels = on_host(chosen.pixels[: len(images)])
+        # A mask copies, and most images use all their tokens.
+        return [pixels[image] if used[image].all() else pixels[image][used[image]] for image in range(len(images))]
+
+
+def on_host(tensor: Tensor) -> Array:
+    """The values of a tensor; from a GPU through pinned memory, which torch keeps for the next batch."""
+    if not tensor.is_cuda:
+        return tensor.numpy()
+    found = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    found.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return found.numpy()
 
 
 class Features:

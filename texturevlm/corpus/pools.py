@@ -25,6 +25,8 @@ from texturevlm.corpus.ledger import Done
 from texturevlm.corpus.worker import UnitWorker
 
 PATIENCE = 1.0  # seconds until `next` gives up
+LEAVING = 10.0  # seconds that a worker without a unit has to end by itself
+DEVICE_LOST = 70  # status of a worker that ended because its GPU does
 
 
 class Told(NamedTuple):
@@ -188,13 +190,18 @@ class LocalPool:
         one.process.join()
         code = one.process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        how = "its GPU failed" if code == DEVICE_LOST else how
         self._events += [Died(number, how) for number in one.units]
         self._running[place] = self._started(self._devices[place])
 
     def close(self) -> None:
+        """Workers without a unit end by themselves, so that what libraries hold is given back; others are stopped."""
         for one in self._running:
+            with suppress(OSError):
+                one.process.terminate() if one.units else one.pipe.send(None)
+        for one in self._running:
+            one.process.join(LEAVING)
             one.process.terminate()
-        for one in self._running:
             one.process.join()
 
 
@@ -213,12 +220,17 @@ def _serve(pipe: Connection, url: str, device: str, threads: int, slots: int) ->
             pipe.send(event)
 
     def run(number: int, tries: int) -> None:
-        send(attempt(worker, number, tries, lambda *told: send(Told(*told))))
+        event = attempt(worker, number, tries, lambda *told: send(Told(*told)))
+        if worker.device_lost:  # nothing works in this process any more, but in another one it may
+            os._exit(DEVICE_LOST)
+        send(event)
 
     with ThreadPoolExecutor(slots) as pool:
         while True:
             try:
-                number, tries = pipe.recv()
+                given = pipe.recv()
             except (EOFError, OSError):
                 os._exit(1)  # the driver is gone; what is under way is not done
-            pool.submit(run, number, tries)
+            if given is None:
+                return
+            pool.submit(run, *given)

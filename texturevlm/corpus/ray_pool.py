@@ -5,10 +5,11 @@ The folder of the corpus and the source must be reachable from every node under 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from texturevlm.corpus.items import said
-from texturevlm.corpus.pools import PATIENCE, CannotBegin, Died, Event, Failed, Finished, attempt
+from texturevlm.corpus.pools import DEVICE_LOST, PATIENCE, CannotBegin, Died, Event, Failed, Finished, attempt
 from texturevlm.corpus.worker import UnitWorker
 
 
@@ -22,7 +23,10 @@ class _Actor:
         return True
 
     def run(self, number: int, tries: int) -> Finished | Failed:
-        return attempt(self.worker, number, tries)
+        event = attempt(self.worker, number, tries)
+        if self.worker.device_lost:
+            os._exit(DEVICE_LOST)  # another actor takes its place
+        return event
 
 
 class RayPool:

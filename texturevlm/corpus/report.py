@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
+from html import escape
 from itertools import islice
+from pathlib import Path
 
 from PIL import Image, ImageDraw
 
@@ -14,44 +17,84 @@ from texturevlm.corpus.dataset import Corpus, Sample
 from texturevlm.corpus.watch import shown
 from texturevlm.types import Allocation
 
-PAGE, SHEET = "report.md", "contact.png"
+PAGE, SHEET = "report.html", "contact.png"
 SHOWN, COLUMNS, SIDE = 24, 6, 192  # images on the sheet, per row of it, pixels of each
 MOST_ERRORS = 20  # named on the page
+STYLE = """<style>
+body { font: 15px/1.5 sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
+table { border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: 0.2rem 1rem 0.2rem 0; border-bottom: 1px solid #ddd; }
+td { overflow-wrap: anywhere; }
+img { max-width: 100%; border: 1px solid #ddd; }
+</style>"""
 
 
 def write_report(corpus: Corpus, summary: Summary) -> None:
-    """Write report.md and contact.png into the folder of the corpus."""
+    """Write report.html and contact.png, which it shows, into the folder of the corpus."""
     store = corpus.ledger.store
-    lines = [
-        f"# Corpus of {summary.rows} rows",
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in asdict(corpus.recipe).items() if value != ""),
-        f"| units | {summary.units} |",
-        f"| errors | {summary.errors} |",
-    ]
-    if summary.made:
-        lines += [
-            "",
-            f"The last run: {summary.made} rows in {summary.seconds:.1f} s, "
-            f"{shown(summary.made / summary.seconds)} per second. The bottleneck was {summary.bottleneck}.",
-            "",
-            "| stage | images/s, if it never waited |",
-            "|---|---|",
-            *(f"| {stage} | {shown(rate)} |" for stage, rate in summary.rates.items()),
-        ]
-    if summary.failed:
-        lines += ["", "Not done:", "", *(f"- unit {number}: {why}" for number, why in summary.failed.items())]
-    if summary.errors:
-        faults = list(islice(corpus.faults(), MOST_ERRORS))
-        kinds = Counter(fault.error.split(":")[0] for fault in faults)
-        lines += ["", f"The first {len(faults)} errors ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}):", ""]
-        lines += [f"- `{fault.key}`: {fault.error}" for fault in faults]
     if len(corpus):
         store.write(SHEET, contact_sheet(corpus))
-        lines += ["", f"What was seen of {min(SHOWN, len(corpus))} images, evenly spread:", "", f"![contact]({SHEET})"]
-    store.write(PAGE, ("\n".join(lines) + "\n").encode())
+    title = f"Corpus {Path(store.url).name}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{summary.rows:,} rows in {summary.units:,} units, {summary.errors:,} errors.</p>",
+        *_speed(summary),
+        *_seen(corpus),
+        *_not_done(summary),
+        *(_errors(corpus) if summary.errors else ()),
+        "<h2>Recipe</h2>",
+        _table(((name, str(value)) for name, value in asdict(corpus.recipe).items() if value != "")),
+    ]
+    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n{STYLE}'
+    store.write(PAGE, "\n".join([head, *parts, "</html>\n"]).encode())
+
+
+def _speed(summary: Summary) -> list[str]:
+    if not summary.made:
+        return ["<p>The last run found everything done.</p>"]
+    rows = [
+        (f"{stage} (bottleneck)" if stage == summary.bottleneck else stage, shown(rate))
+        for stage, rate in summary.rates.items()
+    ]
+    return [
+        "<h2>Speed</h2>",
+        f"<p>The last run made {summary.made:,} rows in {summary.seconds:.1f} s, "
+        f"{shown(summary.made / summary.seconds)} per second. The bottleneck was {escape(summary.bottleneck)}.</p>",
+        _table(rows, ("stage", "images/s, if it never waited")),
+    ]
+
+
+def _seen(corpus: Corpus) -> list[str]:
+    if not len(corpus):
+        return []
+    count = min(SHOWN, len(corpus))
+    what = f"What was seen of {count} images, evenly spread"
+    return [f"<h2>{what}</h2>", f'<img src="{SHEET}" alt="{what}">']
+
+
+def _not_done(summary: Summary) -> list[str]:
+    if not summary.failed:
+        return []
+    rows = ((f"unit {number}", why) for number, why in islice(summary.failed.items(), MOST_ERRORS))
+    return [f"<h2>{len(summary.failed)} units are not done</h2>", _table(rows)]
+
+
+def _errors(corpus: Corpus) -> list[str]:
+    faults = list(islice(corpus.faults(), MOST_ERRORS))
+    kinds = Counter(fault.error.split(":")[0] for fault in faults)
+    said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return [
+        f"<h2>Errors: the first {len(faults)}</h2>",
+        f"<p>{escape(said)}</p>",
+        _table(((fault.key, fault.error) for fault in faults), ("key", "error")),
+    ]
+
+
+def _table(rows: Iterable[tuple[str, str]], heads: tuple[str, ...] = ()) -> str:
+    """Two columns of text; keys and errors come from anywhere, so that all of it is escaped."""
+    lines = ["<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"] if heads else []
+    lines += [f"<tr><td>{escape(left)}</td><td>{escape(right)}</td></tr>" for left, right in rows]
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
 def contact_sheet(corpus: Corpus) -> bytes:

@@ -26,7 +26,8 @@ from texturevlm.corpus.items import Item, items_of, said
 from texturevlm.corpus.ledger import Done, Fault, Ledger, file_digest
 from texturevlm.corpus.listing import Unit
 from texturevlm.corpus.payloads import PAYLOADS
-from texturevlm.corpus.questions import load_questions
+from texturevlm.corpus.questions import Questions
+from texturevlm.corpus.recipe import VERSION
 from texturevlm.corpus.rows import DTYPES, Row
 from texturevlm.corpus.store import Store
 
@@ -39,10 +40,10 @@ Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and second
 
 
 class Clock:
-    """Seconds by stage, summed over all threads."""
+    """Seconds by stage, summed over all threads; and how many questions were asked."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.seconds, self.asked = dict.fromkeys(STAGES, 0.0), 0
         self._told = dict(self.seconds)
         self._lock = threading.Lock()
 
@@ -54,6 +55,10 @@ class Clock:
         finally:
             with self._lock:
                 self.seconds[stage] += time.perf_counter() - started
+
+    def count_asked(self, count: int) -> None:
+        with self._lock:
+            self.asked += count
 
     def since_last(self) -> dict[str, float]:
         """Seconds since this was last called."""
@@ -77,6 +82,11 @@ class UnitWorker:
         plan = self.ledger.plan()
         if plan is None:
             raise FileNotFoundError(f"corpus: {url} has no plan; begin it with `texturevlm corpus`")
+        if plan.recipe.version != VERSION:
+            raise ValueError(
+                f"corpus: texturevlm must make version {plan.recipe.version} of the bytes, as the plan says, and the "
+                f"one that is installed here makes {VERSION}"
+            )
         self.recipe, self.device, self.threads = plan.recipe, torch.device(device), threads
         if self.device.type != self.recipe.device:
             raise ValueError(f"corpus: device must be {self.recipe.device}, as the recipe says, got {device}")
@@ -87,8 +97,10 @@ class UnitWorker:
             torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
         self.decode = decoder_of(find_decoder(self.recipe.decoder, self.device.type), self.device)
         self.payload = PAYLOADS[self.recipe.write](self.recipe, self.device)
-        self.asked = load_questions(self.ledger.store)
+        # A run that was killed while it planned may have left questions that this recipe does not have.
+        self.questions = Questions(self.ledger.store if self.recipe.questions else None)
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        self.device_lost = False  # whether the GPU failed, after which nothing works in this process
         self._encoding = threading.Lock()
         self._own = threading.local()
 
@@ -135,7 +147,8 @@ class UnitWorker:
         if tries:
             self.ledger.clear_note(number)
         wall = time.perf_counter() - started
-        return self.ledger.commit(unit, faults, rows=rows, bytes=size, digest=digest, seconds=clock.seconds, wall=wall)
+        counts: Any = {"rows": rows, "asked": clock.asked, "bytes": size, "digest": digest}
+        return self.ledger.commit(unit, faults, **counts, seconds=clock.seconds, wall=wall)
 
     def _write(self, writer: Any, rows: list[Row], clock: Clock) -> None:
         with clock.timing("write"):
@@ -208,7 +221,9 @@ class UnitWorker:
                 digest = pixel_digest(content)
         except Exception as error:  # decoders raise anything for damaged files; it costs this image alone
             return [Fault(item.key, said(error))]
-        asked = self.asked.get(item.key) or [(item.question, {})]
+        asked = self.questions.about(item.key)
+        clock.count_asked(len(asked))
+        asked = asked or [(item.question, {})]
         keys = [item.key] if len(asked) == 1 else [f"{item.key}?{number}" for number in range(len(asked))]
         return [
             Decoded(key, digest, pixels, question, {**item.more, **more}) for key, (question, more) in zip(keys, asked)
@@ -246,6 +261,9 @@ class UnitWorker:
         except torch.OutOfMemoryError:
             raise
         except (ValueError, RuntimeError) as error:
+            if device_failed(error):  # no image is to blame
+                self.device_lost = True
+                raise
             if len(images) > 1:  # one of them is to blame: each by itself
                 return [row for image in images for row in self._batch(bucket, [image], clock)]
             return [Fault(images[0].key, said(error))]
@@ -253,6 +271,11 @@ class UnitWorker:
             Row(one.key, one.digest, one.size, one.question, footprints[place][used[place]], payloads[place], one.more)
             for place, one in enumerate(images)
         ]
+
+
+def device_failed(error: Exception) -> bool:
+    """Whether a GPU is lost to this process: torch and our launches say so, and every later call fails, too."""
+    return any(mark in str(error) for mark in ("CUDA error", "cuDNN error", "CUBLAS_STATUS"))
 
 
 @contextmanager

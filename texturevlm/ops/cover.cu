@@ -12,6 +12,7 @@
 constexpr int KEYS = 4096, LEAST = 0x3F80 - 1;  // of gains, see CellRanking in allocate/layers.py
 constexpr int BISECTIONS = 10;
 constexpr int GAINS_WORDS = 64;  // words per block of cover_gains
+constexpr int RUN = 16;          // cells with one maximum, as in allocate/runs.py; their keys are one sector of 32 bytes
 constexpr float UNIT = 1073741824.f;
 constexpr double ROUNDING = 1.001;  // allocate/footprints.py
 
@@ -77,9 +78,9 @@ __device__ __forceinline__ int warp_sum(int value) {
     return value;
 }
 
-__device__ __forceinline__ int warp_max(int value) {
+__device__ __forceinline__ int run_max(int value) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) value = max(value, __shfl_xor_sync(~0u, value, step));
+    for (int step = RUN / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(~0u, value, step));
     return value;
 }
 
@@ -114,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(256) cover_gains(const __grid_const
             }
         }
         job.keys[(place + i) * 32 + lane] = key, job.gains[(place + i) * 32 + lane] = gain;
-        const int highest = warp_max(key);
-        if (lane == 0) job.highest[place + i] = highest;
+        const int highest = run_max(key);
+        if (lane % RUN == 0) job.highest[2 * (place + i) + lane / RUN] = highest;
     }
     int* totals = job.totals + static_cast<long long>(image) * (job.scales + 1);
     seen_fine = warp_sum(seen_fine), seen_coarse = warp_sum(seen_coarse);
@@ -133,21 +134,22 @@ struct End {
     int key, cell;  // the cells with a greater key, and those with this key before `cell`
 };
 
-// The end of the best share / ALL of the cells that gain anything. Called by the whole block.
+// The end of the best share / ALL of the cells that gain anything. Called by the whole block, of at most 256 threads.
 __device__ End end_of(const Cover& job, const int* histogram, int share) {
     __shared__ int sums[256], owner, wanted;  // the thread in whose keys it ends, and the cells taken from those
     __shared__ End found;
-    constexpr int MINE = KEYS / 256, GROUP = 256 / 32;
-    int bins[MINE], sum = 0;
-#pragma unroll
-    for (int i = 0; i < MINE; ++i) sum += bins[i] = histogram[threadIdx.x * MINE + i];
+    const int mine = KEYS / blockDim.x, group = blockDim.x / 32;
+    const int4* bins = reinterpret_cast<const int4*>(histogram + threadIdx.x * mine);
+    int sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < mine / 4; ++i) sum += bins[i].x + bins[i].y + bins[i].z + bins[i].w;
     sums[threadIdx.x] = sum;
     if (threadIdx.x == 0) found = {KEYS, 0}, owner = -1;
     __syncthreads();
     if (threadIdx.x < 32) {
-        int mine = 0;
-        for (int i = 0; i < GROUP; ++i) mine += sums[threadIdx.x * GROUP + i];
-        int from = mine;  // the cells with this key or a greater one
+        int own = 0;
+        for (int i = 0; i < group; ++i) own += sums[threadIdx.x * group + i];
+        int from = own;  // the cells with this key or a greater one
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             const int other = __shfl_down_sync(~0u, from, step);
@@ -155,24 +157,19 @@ __device__ End end_of(const Cover& job, const int* histogram, int share) {
         }
         const int all = __shfl_sync(~0u, from, 0);
         const int count = static_cast<int>(static_cast<long long>(share) * all >> BISECTIONS);
-        int left = count - (from - mine);
-        if (left > 0 && left <= mine) {
-            int thread = threadIdx.x * GROUP + GROUP - 1;
+        int left = count - (from - own);
+        if (left > 0 && left <= own) {
+            int thread = threadIdx.x * group + group - 1;
             while (sums[thread] < left) left -= sums[thread--];
             owner = thread, wanted = left;
         }
     }
     __syncthreads();
     if (threadIdx.x == owner) {
-        int left = wanted;
-#pragma unroll
-        for (int i = MINE - 1; i >= 0; --i) {
-            if (left > 0 && left <= bins[i]) {
-                const long long cells = static_cast<long long>(job.rows) * job.columns;
-                found = {static_cast<int>(threadIdx.x) * MINE + i, static_cast<int>(left * cells / bins[i])};
-            }
-            left -= bins[i];
-        }
+        int left = wanted, key = (threadIdx.x + 1) * mine - 1;
+        while (histogram[key] < left) left -= histogram[key--];
+        const long long cells = static_cast<long long>(job.rows) * job.columns;
+        found = {key, static_cast<int>(left * cells / histogram[key])};
     }
     __syncthreads();
     return found;
@@ -181,8 +178,7 @@ __device__ End end_of(const Cover& job, const int* histogram, int share) {
 // One share at one scale of one image per block.
 extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_constant__ Cover job) {
     __shared__ Mask mask;
-    __shared__ unsigned squares[MOST_TOKENS];
-    __shared__ int found;
+    __shared__ int found, taken, read;
     let_next_start();
     wait_for_previous();
     const int image = blockIdx.y, scale = blockIdx.x / job.parts, slot = blockIdx.x % job.parts;
@@ -202,24 +198,38 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
         if (threadIdx.x == 0) answer[slot] = last ? -1 : 0;
         return;
     }
+    unsigned* squares = job.above + (place * job.parts + slot) * job.budget;  // of the last round, the others' are overwritten
+    if (threadIdx.x == 0) taken = read = 0;
     const End end = end_of(job, job.histogram + place * KEYS, share);
-    for (int row = threadIdx.x / 32; row < job.rows; row += 8) {
+    int own_taken = 0, own_read = 0;
+    for (int row = threadIdx.x / 32; row < job.rows; row += blockDim.x / 32) {
         const long long first = (place * job.rows + row) * words;
-        const unsigned short *keys = job.keys + first * 32 + lane, *highest = job.highest + first;
+        const unsigned short *keys = job.keys + first * 32 + lane, *highest = job.highest + 2 * first + lane / RUN;
         int key[MOST_WORDS];
-        // No end has the key 0, so a word that is not read has no cell above it.
+        // No end has the key 0, so a run that is not read has no cell above it.
 #pragma unroll
-        for (int word = 0; word < MOST_WORDS; ++word)
-            key[word] = word < words && highest[word] >= end.key ? keys[word * 32] : 0;
+        for (int word = 0; word < MOST_WORDS; ++word) {
+            const bool passes = word < words && highest[2 * word] >= end.key;
+            key[word] = passes ? keys[word * 32] : 0;
+            if (job.cuts) own_read += passes && word * 32 + lane < job.columns;
+        }
 #pragma unroll
         for (int word = 0; word < MOST_WORDS; ++word) {
             if (word >= words) break;
             const bool before = row * job.columns + word * 32 + lane < end.cell;
             const unsigned bits = __ballot_sync(~0u, key[word] > end.key || (key[word] == end.key && before));
-            if (lane == 0) mask[row * MOST_WORDS + word] = bits;
+            if (lane == 0) mask[row * MOST_WORDS + word] = bits, own_taken += __popc(bits);
         }
     }
+    if (job.cuts) {
+        own_read = warp_sum(own_read);
+        if (lane == 0) atomicAdd(&taken, own_taken), atomicAdd(&read, own_read);
+    }
     __syncthreads();
+    if (job.cuts && threadIdx.x == 0) {
+        int* cut = job.cuts + 2 * (answer + slot - job.reached);
+        cut[0] = taken, cut[1] = read;
+    }
     if (threadIdx.x < 32) {
         const int count = shelves(mask, job.rows, words, step.span, job.budget, squares);
         if (lane == 0) found = count;
@@ -244,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     fill(job, mask, false);
     paint(job, mask, squares, above, step.span, true);
     int worth = 0;
-    for (int row = threadIdx.x / 32; row < job.rows; row += 8) {
+    for (int row = threadIdx.x / 32; row < job.rows; row += blockDim.x / 32) {
         const int* gains = job.gains + (place * job.rows + row) * words * 32 + lane;
         for (int word = 0; word < words; ++word)
             if (mask[row * MOST_WORDS + word] >> lane & 1) worth += gains[word * 32];
@@ -255,7 +265,6 @@ extern "C" __global__ void __launch_bounds__(256) cover_reach(const __grid_const
     if (lane == 0) atomicAdd(&found, worth);
     __syncthreads();
     if (threadIdx.x == 0) answer[slot] = found, job.laid[place * job.parts + slot] = above;
-    for (int i = threadIdx.x; i < above; i += 256) job.above[(place * job.parts + slot) * job.budget + i] = squares[i];
 }
 
 struct Tokens {

@@ -1,4 +1,5 @@
 // Shared by the kernels of cover.cu: parameters, bit masks of cells, square covers, and how to read intermediate results.
+// Blocks have any number of warps. One warp of a block searches squares, so that small blocks keep more of a GPU busy.
 #pragma once
 #include "scalar.cuh"
 
@@ -15,13 +16,14 @@ struct Cover {
     int* counts;                       // (3, B, spans): squares, by stage
     unsigned* squares;                 // (2, B, spans, K): row << 16 | column; of the ink or the rest, and of the blank cells
     unsigned short* keys;              // (B, scales, h, 32 · words)
-    unsigned short* highest;           // (B, scales, h, words): the greatest key of each word, so that others are not read
+    unsigned short* highest;           // (B, scales, h, 2 · words): the greatest key of each run, so that others are not read
     int* gains;                        // (B, scales, h, 32 · words)
     int* histogram;                    // (B, scales, KEYS)
     int* totals;                       // (B, scales + 1): worth of the coarse layer alone; last: worth of one layer
     int* reached;                      // (rounds, B, scales, parts): whether a share fits; in the last round its worth, or −1
     int* laid;                         // (B, scales, parts): squares of the fine layer, in the last round
     unsigned* above;                   // (B, scales, parts, K)
+    int* cuts;                         // (rounds, B, scales, parts, 2): cells that a share takes, and cells read; null: not counted
     float *centre, *ddx, *ddy;         // (B, K, 2)
     float* score;                      // (B, K)
     unsigned char* valid;              // (B, K)
@@ -99,7 +101,7 @@ __device__ int shelves(unsigned* mask, int rows, int words, int span, int most, 
 // Marks or clears the cells of squares. Called by the whole block.
 __device__ void paint(const Cover& job, unsigned* mask, const unsigned* squares, int count, int span, bool mark) {
     const int words = words_of(job), tall = min(span, job.rows);
-    for (int i = threadIdx.x; i < count * tall; i += 256) {
+    for (int i = threadIdx.x; i < count * tall; i += blockDim.x) {
         const unsigned square = squares[i / tall];
         const int row = (square >> 16) + i % tall, column = square & 0xFFFF;
         if (row >= job.rows) continue;
@@ -114,7 +116,7 @@ __device__ void paint(const Cover& job, unsigned* mask, const unsigned* squares,
 
 __device__ void fill(const Cover& job, unsigned* mask, bool mark) {
     const int words = words_of(job);
-    for (int i = threadIdx.x; i < job.rows * words; i += 256)
+    for (int i = threadIdx.x; i < job.rows * words; i += blockDim.x)
         mask[i / words * MOST_WORDS + i % words] = mark ? window(i % words, 0, job.columns) : 0u;
     __syncthreads();
 }
@@ -126,7 +128,7 @@ __device__ bool load_ink(const Cover& job, int image, unsigned* mask) {
     if (threadIdx.x == 0) any = 0;
     __syncthreads();
     const unsigned* bits = job.bits + static_cast<long long>(image) * job.rows * words;
-    for (int i = threadIdx.x; i < job.rows * words; i += 256) {
+    for (int i = threadIdx.x; i < job.rows * words; i += blockDim.x) {
         const unsigned word = bits[i];
         mask[i / words * MOST_WORDS + i % words] = word;
         if (word) any = 1;
@@ -147,7 +149,7 @@ __device__ const int* table_of(const Cover& job, int stage, int image) {
     __shared__ int table[MOST_CELLS];
     const int* counts = job.counts + stage_place(job, stage, image);
     __syncthreads();
-    for (int i = threadIdx.x; i < spans_of(job); i += 256) table[i] = counts[i];
+    for (int i = threadIdx.x; i < spans_of(job); i += blockDim.x) table[i] = counts[i];
     __syncthreads();
     return table;
 }
@@ -231,15 +233,19 @@ __device__ Choice choice_of(const Cover& job, int image) {
     __shared__ Choice best;
     const int* table = table_of(job, OF_INK, image);
     const int fit = finest_of(job, table, job.budget), floor = max(finest_of(job, table, job.floor_budget), fit);
-    for (int scale = threadIdx.x / 32; scale < job.scales; scale += 8) {
+    for (int scale = threadIdx.x / 32; scale < job.scales; scale += blockDim.x / 32) {
+        const int lane = threadIdx.x % 32;
+        if (scale > 0 && rung(job, fit, scale) == rung(job, fit, scale - 1)) {  // not needed
+            if (lane == 0) worths[scale] = -1;
+            continue;
+        }
         const long long place = scale_place(job, image, scale);
-        const int lane = threadIdx.x % 32, worth = lane < job.parts ? answers_of(job, place, job.rounds - 1)[lane] : -1;
-        const bool needed = scale == 0 || rung(job, fit, scale) != rung(job, fit, scale - 1);
+        const int worth = lane < job.parts ? answers_of(job, place, job.rounds - 1)[lane] : -1;
         const bool all = first_share(job, place, job.rounds - 1) == ALL;
         const unsigned fits = __ballot_sync(~0u, worth >= 0);
         const int slot = all ? 0 : last_share(fits, job.parts);
         const int value = __shfl_sync(~0u, worth, slot);
-        if (lane == 0) slots[scale] = slot, worths[scale] = needed ? value : -1;
+        if (lane == 0) slots[scale] = slot, worths[scale] = value;
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda.launch import launch
+from texturevlm.cuda.launch import THREADS, launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops.select import Footprints, empty_footprints
 
@@ -28,6 +28,9 @@ _COVER = Layout("cover.cu", "Cover")
 # tried costs nothing; many images fill it, and fewer attempts in more rounds take less time. The result is the same.
 SHARES, SHARES_OF_MANY = (32, 2), (4, 5)
 MANY = 16  # images, at which the second fills an H200 (132 multiprocessors × 8 blocks, about 7 scales per image)
+# Threads of a block that searches squares, which one warp of it does. Of few images all warps of a block help to read
+# the cells; of many, other blocks work meanwhile: 16 of 64 threads fit a multiprocessor, but 4 of 256 (56 registers).
+SEARCHING, SEARCHING_OF_MANY = 256, 64
 
 
 def rows_of(mask: Tensor | np.ndarray) -> list[int]:
@@ -90,6 +93,7 @@ def layers_cuda(
     worth_it: int,
     native: float,
     skipped: Tensor | None = None,
+    cuts: list[Tensor] | None = None,
 ) -> Footprints:
     """`layers`, or `fit` without a floor_budget, for all images at once, without uploads and without waiting.
 
@@ -100,6 +104,8 @@ def layers_cuda(
     worth_it:     what a second layer must add at least, in units of 2⁻³⁰
     native:       the largest width of a footprint, in patches, that counts as native resolution
     skipped:      (B,) bool, images that get no tokens
+    cuts:         gets (N, 2) int32: per attempt of the search, how many cells it takes and how many it read for that;
+                  0 where nothing was tried
     """
     batch, rows, columns = mass.shape
     mass, legible_scale, ink = mass.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
@@ -110,16 +116,17 @@ def layers_cuda(
     scales = 0 if floor_budget is None else _scales(finest, coarsest)
     spans, words = coarsest - finest + 1, -(-columns // 32)
     parts, rounds = SHARES if batch < MANY else SHARES_OF_MANY
+    searching = SEARCHING if batch < MANY else SEARCHING_OF_MANY
     lines, attempts = batch * rows * words, batch * scales * parts
     room = {
+        "histogram": batch * scales * KEYS,  # first, since four counts are read at once
         "bits": lines,
         "inked": batch,
         "counts": 3 * batch * spans,
         "squares": 2 * batch * spans * budget,
         "keys": lines * scales * 16,  # two bytes each
-        "highest": -(-lines * scales // 2),  # two bytes each
+        "highest": lines * scales,  # two of two bytes each
         "gains": lines * scales * 32,
-        "histogram": batch * scales * KEYS,
         "totals": batch * (scales + 1),
         "reached": rounds * attempts,
         "laid": attempts,
@@ -128,7 +135,10 @@ def layers_cuda(
     work = torch.empty(sum(room.values()), dtype=torch.int32, device=mass.device)
     places = dict(zip(room, accumulate(room.values(), lambda at, count: at + 4 * count, initial=work.data_ptr())))
     tokens = empty_footprints(batch, budget, mass.device)
+    if cuts is not None:
+        cuts.append(torch.zeros(rounds * attempts, 2, dtype=torch.int32, device=mass.device))
     fixed: dict[str, Any] = {"mass": mass, "legible_scale": legible_scale, "ink": ink, "skipped": skipped}
+    fixed["cuts"] = cuts[-1] if cuts else None
     fixed |= places | tokens._asdict() | {"cell_height": cell[0], "cell_width": cell[1]}
     fixed |= {"batch": batch, "rows": rows, "columns": columns, "height": size[0], "width": size[1], "patch": patch}
     fixed |= {"budget": budget, "floor_budget": floor_budget or 1, "finest": finest, "coarsest": coarsest}
@@ -139,7 +149,10 @@ def layers_cuda(
     def start(name: str, blocks: int | tuple[int, int], *, stage: int = OF_INK, turn: int = 0) -> None:
         if (stage, turn) not in parameters:  # five launches take the same
             parameters[stage, turn] = _COVER.pack(**fixed, stage=stage, round=turn)
-        launch("cover.cu", name, mass.device, blocks, parameters[stage, turn], early=name != "cover_begin")
+        threads = searching if name in ("cover_spans", "cover_reach") else THREADS
+        launch(
+            "cover.cu", name, mass.device, blocks, parameters[stage, turn], early=name != "cover_begin", threads=threads
+        )
 
     start("cover_begin", min(-(-lines // 8), 1024))
     start("cover_spans", (spans, batch))

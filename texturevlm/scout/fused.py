@@ -19,7 +19,7 @@ from texturevlm.scout.layer import FoldedConv, widen
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker
 from texturevlm.scout.scout_kernel import QUESTION_LAYERS, Laid
-from texturevlm.scout.spotter import Spots, Spotter, as_spots
+from texturevlm.scout.spotter import SPOT, STEM, Spots, Spotter, as_spots
 
 ALIGNED = 8  # maps: libraries are fastest with multiples of it
 # Pages whose convolutions run together. A layer of the finest maps has 7 MB per page, and the cache of an H200 50 MB:
@@ -40,7 +40,7 @@ class Fused(nn.Module):
 
     def __init__(self, spotter: Spotter, ranker: Ranker) -> None:
         super().__init__()
-        self.spotter, self.ranker = spotter, ranker
+        self.spotter, self.ranker, self.pages_at_once = spotter, ranker, PAGES_AT_ONCE
         self.widths = [len(_parts(layer)[1]) // 2 for layer in ranker.steer]
         for name, tensor in zip(QUESTION_LAYERS, _question_weights(spotter, ranker), strict=True):
             self._keep(f"question_{name}", tensor)
@@ -80,13 +80,14 @@ class Fused(nn.Module):
         return self._spots(start(early=True)), laid
 
     def _spots(self, cells: Tensor) -> Spots:
-        maps = [self._maps(some) for some in cells.split(PAGES_AT_ONCE)]
-        return as_spots((maps[0] if len(maps) == 1 else torch.cat(maps)).permute(0, 3, 1, 2))
-
-    def _maps(self, cells: Tensor) -> Tensor:
-        values = self.spotter.features(cells).permute(0, 2, 3, 1)
-        maps = torch.addmm(self.head_added, values.flatten(0, 2), self.head)  # a 1×1 convolution with its bias
-        return maps.view(*values.shape[:3], -1)
+        batch, _, rows, columns = cells.shape
+        spots = batch, rows * STEM // SPOT, columns * STEM // SPOT
+        maps = self.head.new_empty(*spots, len(self.head_added))
+        for some, to in zip(cells.split(self.pages_at_once), maps.split(self.pages_at_once)):
+            values = self.spotter.features(some).permute(0, 2, 3, 1)
+            # a 1×1 convolution with its bias
+            torch.addmm(self.head_added, values.flatten(0, 2), self.head, out=to.flatten(0, 2))
+        return as_spots(maps.permute(0, 3, 1, 2))
 
     def question(self, question: Question) -> Laid:
         """A question as the kernels take it."""

@@ -8,6 +8,7 @@ one that was not in the training data. Similar spellings give similar features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ def encode(questions: Sequence[str]) -> Question:
         found = search_words(question)
         if not found:
             continue
-        letters[row, : len(found)] = _codes([word for word, _, _ in found])
+        letters[row, : len(found)] = [_codes(word) for word, _, _ in found]
         traits[row, : len(found)] = [
             (
                 1.0,
@@ -92,12 +93,18 @@ def _inflected(word: str) -> tuple[str, ...]:
 
 def letter_codes(words: Sequence[str]) -> Tensor:
     """(N, LONGEST) int64: the letters of each word as `strings.plain` makes it, −1 after the last."""
-    return torch.tensor(_codes(words), dtype=torch.int64).view(len(words), LONGEST)
+    rows = [_codes(word) for word in words]
+    return torch.from_numpy(np.stack(rows) if rows else np.zeros((0, LONGEST), dtype=np.int64))
 
 
-def _codes(words: Sequence[str]) -> list[list[int]]:
-    found = [[_CODES.get(letter, OTHER_LETTER) for letter in plain(word)[:LONGEST]] for word in words]
-    return [[*codes, *[NO_LETTER] * (LONGEST - len(codes))] for codes in found]
+@lru_cache(maxsize=1 << 15)
+def _codes(word: str) -> np.ndarray:
+    """(LONGEST,), of a word; kept, because corpora ask for the same words again and again."""
+    found = np.full(LONGEST, NO_LETTER)
+    letters = plain(word)[:LONGEST]
+    found[: len(letters)] = [_CODES.get(letter, OTHER_LETTER) for letter in letters]
+    found.flags.writeable = False
+    return found
 
 
 def letter_features(letters: Tensor) -> Tensor:

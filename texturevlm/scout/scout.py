@@ -49,14 +49,19 @@ class Scout(nn.Module):
             return self.fused.where(*self.fused.read_and_ask(colours, size, self._given(question, colours)))
 
     @torch.inference_mode()
-    def read(self, texture: Texture) -> Spots:
-        """Read the images of a texture: the words, and whether there is text, at each spot."""
+    def read(self, texture: Texture, *, for_where: bool = False) -> Spots:
+        """Read the images of a texture: the words, and whether there is text, at each spot.
+
+        for_where: `where` alone gets the result. On a GPU it normalises the words itself, so they may have any length
+        """
         colours, size = _to_read(texture)
         with _tuned():
             if not self.fused.can_run(colours):
                 spots: Spots = self.spotter(_grey(colours, size).to(self.dtype))
                 return spots
             spots = self.fused.read(colours, size)
+        if for_where:
+            return spots
         return spots._replace(words=functional.normalize(spots.words, dim=1))
 
     @torch.inference_mode()

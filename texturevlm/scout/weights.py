@@ -16,17 +16,18 @@ from texturevlm.scout.ranker import Ranker
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def read_weights(path: Path | str, prefix: str = "") -> dict[str, Tensor]:
+def read_weights(path: Path | str, prefix: str = "", *, function: str = "load_module") -> dict[str, Tensor]:
     """Tensors by name, of a file that `save_modules` or a training run (weights.safetensors) wrote.
 
-    prefix: those whose names begin with it, without it
+    prefix:   those whose names begin with it, without it
+    function: for error messages
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"load_module: {path} must be a file of weights, and does not exist")
+        raise FileNotFoundError(f"{function}: {path} must be a file of weights, and does not exist")
     try:
         if path.suffix != ".npz":
-            found: dict[str, Tensor] = optional("load_module", "safetensors.torch").load_file(path)
+            found: dict[str, Tensor] = optional(function, "safetensors.torch").load_file(path)
             return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
         with np.load(path) as file:
             own = [name for name in file.files if name.startswith(prefix)]
@@ -34,7 +35,7 @@ def read_weights(path: Path | str, prefix: str = "") -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:  # numpy and safetensors raise many kinds of error
-        raise ValueError(f"load_module: {path} must be a file of weights, and cannot be read: {error}") from None
+        raise ValueError(f"{function}: {path} must be a file of weights, and cannot be read: {error}") from None
 
 
 def load_module(module: _Module, path: Path | str, *, prefix: str = "") -> _Module:
