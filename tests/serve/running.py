@@ -18,10 +18,12 @@ def wait_for(condition, seconds=30):
 
 
 @contextmanager
-def running(app):
-    """The address of an ASGI application that runs in a thread; it ends with the block."""
+def running(app, **options):
+    """The address of an ASGI application that runs in a thread; it ends with the block. options: of uvicorn"""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, **options)
+    )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     wait_for(lambda: server.started)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import texturevlm as tv
 from tests.serve.conftest import pdf, png, video
 from tests.serve.running import running
 from texturevlm.serve.app import Settings, create_app
@@ -340,27 +341,110 @@ def test_channels_and_gaze(page):
     page.wait_for_selector("[data-channel=gaze][aria-pressed=true]")
 
 
-def test_exports_can_be_used(page, tmp_path):
-    import texturevlm as tv
+def exported(page, kind):
+    page.click("#export summary")
+    with page.expect_download() as waiting:
+        page.click(f"[data-export={kind}]")
+    return Path(waiting.value.path()).read_bytes()
 
-    choose(page, png(640, 480))
-    saved = {}
-    for kind in ("png", "json", "python"):
-        page.click("#export summary")
-        with page.expect_download() as waiting:
-            page.click(f"[data-export={kind}]")
-        saved[kind] = Path(waiting.value.path()).read_bytes()
-    assert saved["png"].startswith(b"\x89PNG") and tv.Texture.open(saved["png"]).size == (480, 640)
-    allocation = tv.Allocation.from_json(saved["json"].decode())
-    (tmp_path / "page.png").write_bytes(png(640, 480))
-    found = {}
-    here = os.getcwd()
-    os.chdir(tmp_path)
+
+def run_python(code, folder, name, content):
+    """The variables after the exported code has run beside the file."""
+    (folder / name).write_bytes(content)
+    found, here = {}, os.getcwd()
+    os.chdir(folder)
     try:
-        exec(compile(saved["python"], "exported", "exec"), found)
+        exec(compile(code, "exported", "exec"), found)
     finally:
         os.chdir(here)
-    assert found["allocation"].to_json() == allocation.to_json()
+    return found
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("page.png", png(640, 480)), ("three.pdf", pdf(3)), ("clip.mp4", video(frames=8, side=96)),
+])  # fmt: skip
+def test_exports_can_be_used(page, tmp_path, name, content):
+    choose(page, content, name)
+    if not name.endswith("png"):  # another page or moment than the first, by itself
+        page.select_option("#whole", "0")
+        page.keyboard.press("PageDown")
+        page.wait_for_selector("#strip button:nth-child(2)[aria-current]")
+        until(page, "document.getElementById('busy').hidden")
+        slide(page, 50)
+    drawn = tv.Texture.open(exported(page, "png"))
+    allocation = tv.Allocation.from_json(exported(page, "json").decode())
+    found = run_python(exported(page, "python"), tmp_path, name, content)
+    assert found["allocation"].to_json() == allocation.to_json() and drawn.size == found["texture"].size
+
+
+def test_what_a_gaze_left_is_exported(page, tmp_path):
+    choose(page, png(640, 480))
+    page.keyboard.press("g")
+    page.hover("#pane-a .view")
+    until(page, "document.querySelector('#pane-b p').textContent.startsWith('gaze')")
+    page.mouse.move(5, 5)
+    until(page, "!document.querySelector('#pane-b p').textContent.startsWith('gaze')")
+    allocation = tv.Allocation.from_json(exported(page, "json").decode())
+    found = run_python(exported(page, "python"), tmp_path, "page.png", png(640, 480))
+    assert found["trail"] and found["allocation"].to_json() == allocation.to_json()
+
+
+def test_a_whole_video_is_exported(page, tmp_path, capsys):
+    content = video(frames=8, side=96)
+    choose(page, content, "clip.mp4")
+    moments = json.loads(exported(page, "json"))
+    capsys.readouterr()
+    run_python(exported(page, "python"), tmp_path, "clip.mp4", content)
+    said = [f"{one['time']:.1f} s: {one['used']} tokens" for one in moments if one["used"]]
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_title_says_what_the_tokens_follow(page):
+    choose(page, png(640, 480))
+    page.keyboard.press("g")
+    page.hover("#pane-a .view")
+    until(page, "document.querySelector('#pane-b p').textContent.startsWith('gaze')")  # and not the scorer
+    page.keyboard.press("g")
+    choose(page, pdf(2), "two.pdf")
+    # The question is about all pages.
+    until(page, "document.querySelector('#pane-b h2').textContent === 'Seen of this page'")
+    page.select_option("#whole", "0")
+    until(page, "document.querySelector('#pane-b h2').textContent === 'What the model sees'")
+
+
+def test_share_says_where_the_link_is_if_there_is_no_clipboard(page):
+    choose(page, png())
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as on other addresses
+    page.click("#share")
+    until(page, "document.getElementById('toast').textContent === 'The link is in the address bar.'")
+    assert "id=" in page.url
+
+
+def test_the_token_is_taken_from_the_address(browser):
+    with running(create_app(Settings(token="secret"))) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("#toast.bad")
+        assert "open the address that it printed" in page.inner_text("#toast")
+        page.goto(f"{address}/#token=secret")
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        choose(page, png())
+        until(page, "location.hash.startsWith('#id=')")
+        assert "secret" not in page.url  # a link that is shared must not hold it
+        page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 820, 768])
+def test_the_page_is_as_wide_as_the_window(browser, address, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    begin(page, address)
+    choose(page, png(640, 480), "a rather long name of a file that was scanned yesterday.png")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.querySelector('#token-facts').getBoundingClientRect().bottom") <= (
+        800 if width > 1023 else 1300
+    )
+    page.close()
 
 
 def test_every_control_has_a_name_and_the_keyboard_reaches_it(page):

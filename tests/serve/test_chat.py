@@ -1,5 +1,6 @@
 """Chat completions and answers: by a tiny model here, and by a fake upstream."""
 
+import asyncio
 import base64
 import io
 import json
@@ -7,15 +8,21 @@ import threading
 
 import httpx
 import pytest
+import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from PIL import Image
 
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
 from tests.serve.running import running, wait_for
-from texturevlm.serve.answers import Answerer
+from texturevlm.ask import documents
+from texturevlm.serve import uploads
+from texturevlm.serve.answers import Answerer, Question
 from texturevlm.serve.app import Settings, create_app
+from texturevlm.serve.asking import events_of
+from texturevlm.serve.chat import without_images
 from texturevlm.serve.limits import Limits
+from texturevlm.serve.pdfs import SafePdf
 from texturevlm.serve.proxy import Upstream
 
 CHAT = "/v1/chat/completions"
@@ -92,6 +99,8 @@ def test_no_address_is_fetched_and_no_file_is_read(answering, url, monkeypatch):
     {"messages": [{"role": "user", "content": [{"type": "video", "video": "/etc/passwd"}]}]}, {"n": 2},
     {"messages": [{"role": "user", "content": [{"type": "image", "path": "/etc/passwd"}]}]}, {"budget": 0},
     {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, {"temperature": 9}, {"max_tokens": 0},
+    {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]},
+    {"messages": [{"role": "user", "content": "x"}, {"role": {}, "content": "y"}]},
 ])  # fmt: skip
 def test_bad_chats_are_refused(answering, body):
     answer = answering.post(CHAT, json={"messages": message(data_url(png())), **body})
@@ -114,7 +123,19 @@ def test_an_answer_ends_at_a_stop_text_and_at_its_length(answering):
 
 
 def test_models_are_listed(answering):
-    assert [one["id"] for one in answering.get("/v1/models").json()["data"]] == ["tiny"]
+    (one,) = answering.get("/v1/models").json()["data"]
+    assert one["id"] == "tiny" and isinstance(one["created"], int)
+
+
+def test_the_largest_budget_leaves_room_for_the_question(answering, client, model, monkeypatch):
+    assert client.get("/api/about").json()["limits"]["budget"] == 4096
+    monkeypatch.setattr(model.model.config.get_text_config(), "max_position_embeddings", 1000)
+    assert answering.get("/api/about").json()["limits"]["budget"] == 488
+
+
+def test_a_developer_is_the_system():
+    said = [{"role": "developer", "content": "Read."}, {"role": "user", "content": "What?"}]
+    assert [one["role"] for one in without_images(said)] == ["system", "user"]
 
 
 def test_a_server_without_a_model_says_so(client):
@@ -158,6 +179,38 @@ def test_a_whole_file_is_asked_about(answering, content, name):
     assert 12 < said[-1]["visual_tokens"] <= 24 and said[-1]["text"]
     if name == "three.pdf":  # the pages that it saw, by their numbers
         assert sum(said[-1]["pages"].values()) == said[-1]["visual_tokens"] and set(said[-1]["pages"]) <= {*"123"}
+        _, said = events_in(answering.post("/api/answer", json={**body, "budget": 24, "whole": True, "fine_pages": 1}))
+        assert len(said[-1]["pages"]) == 1
+        assert answering.post("/api/answer", json={**body, "whole": True, "fine_pages": 99}).status_code == 422
+
+
+@pytest.mark.parametrize(("content", "name"), [(pdf(3), "three.pdf"), (video(side=96), "clip.mp4")])
+def test_the_second_question_about_a_whole_file_costs_only_the_question(answering, content, name, monkeypatch):
+    opened = []
+    drawn, decoded = SafePdf.texture, uploads.bytes_source
+    monkeypatch.setattr(SafePdf, "texture", lambda *given: opened.append(given) or drawn(*given))
+    monkeypatch.setattr(uploads, "bytes_source", lambda *given, **more: opened.append(given) or decoded(*given, **more))
+    body = {"id": uploaded(answering, content, name)["id"], "whole": True, "relevance": "scout", "budget": 24}
+    for question in ("what is the total ?", "who wrote it ?"):
+        read, answer = len(opened), answering.post("/api/answer", json={**body, "question": question, "max_tokens": 2})
+        assert "event: answer" in answer.text
+    assert read > 0 and len(opened) == read  # the second opened nothing
+
+
+def test_pages_are_not_chosen_by_the_thread_of_the_model(answering, monkeypatch):
+    chosen, threads = documents.choose_pages, []
+
+    def choose(*given, **more):
+        threads.append(threading.current_thread().name)
+        return chosen(*given, **more)
+
+    monkeypatch.setattr(documents, "choose_pages", choose)
+    identity = uploaded(answering, pdf(3), "three.pdf")["id"]
+    body = {"id": identity, "question": "total ?", "whole": True, "relevance": "none", "budget": 12, "max_tokens": 2}
+    answer = answering.post("/api/answer", json=body).text.rpartition("data: ")[2]
+    assert json.loads(answer)["seconds"]["choose"] > 0.01  # its time is said all the same
+    assert chat(answering, f"upload:{identity}", budget=12).status_code == 200
+    assert len(threads) == 2 and all(one.startswith("texturevlm-look") for one in threads)
 
 
 def test_attention_has_a_weight_per_token(answering, client):
@@ -278,6 +331,32 @@ def test_an_answer_ends_when_its_client_leaves(model, monkeypatch):
             next(one for one in pieces if one and one[0]["delta"].get("content"))  # the model has begun
         assert ended.wait(30)
         assert httpx.post(address + CHAT, json=body_of(0), timeout=60).status_code == 200
+
+
+def test_a_prompt_is_not_read_on_for_nobody(model):
+    lists = [one for one in model.model.modules() if isinstance(one, torch.nn.ModuleList)]
+    first, *others = [layer for layers in lists for layer in layers]
+    read = []
+
+    async def leaving():
+        answerer = Answerer(model, waiting=4)
+        options = {"budget": 12, "relevance": "none", "max_new_tokens": 2}
+        gone, here = (Question(model.prepare(png()), "what ?", options) for _ in range(2))
+        hooks = [one.register_forward_hook(lambda *_: read.append(answerer._asking == [here])) for one in others]
+        hooks.append(first.register_forward_hook(lambda *_: gone.stop.set()))
+        answerer.submit(gone)
+        while not gone.stop.wanted:
+            await asyncio.sleep(0.01)
+        answerer.submit(here)
+        kinds = [kind async for kind, _ in events_of(here, 60)]
+        for one in hooks:
+            one.remove()
+        answerer.close()
+        return kinds[-1], gone.events.empty()
+
+    assert asyncio.run(leaving()) == ("answer", True)
+    assert read and all(read)  # no further layer for the first one
+    assert not any(layer._forward_pre_hooks for layer in others)  # the model is as it was
 
 
 # ---- proxy

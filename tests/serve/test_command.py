@@ -70,7 +70,8 @@ def test_another_address_gets_a_token(capsys, started, monkeypatch):
 def test_keys_come_from_the_environment(monkeypatch):
     monkeypatch.setenv(serve.UPSTREAM_KEY, "k")
     given = {"upstream": "http://x/v1", "upstream_model": "big", "model": None, "budget": 64, "device": "cpu"}
-    limits = {"upload_mb": 1, "cache_mb": 2, "seconds": 3, "waiting": 4, "command": "serve"}
+    limits = {"upload_mb": 1, "cache_mb": 2, "seconds": 3, "waiting": 4, "megapixels": 5, "command": "serve"}
     settings = serve._settings(Namespace(**given, **limits), None)
     assert settings.upstream.key == "k" and settings.upstream.model == "big" and settings.budget == 64
     assert settings.limits.upload_bytes == 1 << 20 and settings.limits.waiting == 4
+    assert settings.limits.pixels == 5_000_000

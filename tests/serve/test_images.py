@@ -11,6 +11,7 @@ from PIL import Image
 import texturevlm as tv
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
 from texturevlm.serve.atlas import ATLAS_COLUMNS
+from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import Limits
 from texturevlm.serve.pictures import Picture, Pictures
 from texturevlm.serve.uploads import upload_of
@@ -160,7 +161,7 @@ def test_the_second_look_at_an_image_opens_nothing(client):
 
 
 def test_the_cache_keeps_to_its_bytes():
-    uploads = [upload_of(png(seed=seed), "", Limits()) for seed in range(4)]
+    uploads = [upload_of(png(seed=seed), "", Limits(), Stop()) for seed in range(4)]
     size = Picture(uploads[0].open(0, torch.device("cpu"))).nbytes
     pictures = Pictures(int(2.5 * size), torch.device("cpu"))
     kept = [pictures.get(one) for one in uploads]
@@ -169,7 +170,7 @@ def test_the_cache_keeps_to_its_bytes():
 
 
 def test_what_is_made_of_a_picture_counts():
-    picture = Picture(upload_of(png(), "", Limits()).open(0, torch.device("cpu")))
+    picture = Picture(upload_of(png(), "", Limits(), Stop()).open(0, torch.device("cpu")))
     before = picture.nbytes
     picture.relevance("total", "scout", 32)
     read = picture.nbytes

@@ -12,6 +12,7 @@ import pytest
 from tests.serve.conftest import png
 from tests.serve.running import running, wait_for
 from texturevlm.serve.app import Settings, create_app
+from texturevlm.serve.connections import PunctualProtocol
 from texturevlm.serve.limits import Limits
 
 
@@ -122,3 +123,35 @@ def test_a_body_that_does_not_say_its_length_is_cut_at_the_limit():
         chunks = [b"10000\r\n" + b"x" * 0x10000 + b"\r\n"] * 17  # together above the slack of one MiB
         answer = sent(address, b"Transfer-Encoding: chunked\r\n\r\n", *chunks)
         assert answer.startswith("HTTP/1.1 413") and "at most" in answer
+
+
+def test_a_header_that_does_not_arrive_is_not_waited_for():
+    class Impatient(PunctualProtocol):
+        seconds = 0.5
+
+    with running(create_app(Settings()), http=Impatient) as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            for _ in range(4):  # a byte now and then does not help
+                time.sleep(0.1)
+                connection.sendall(b"x")
+            assert connection.recv(100) == b""  # closed
+        with httpx.Client() as client:
+            assert client.get(f"{address}/api/about").status_code == 200
+            time.sleep(0.8)  # between two requests uvicorn's own time counts
+            assert client.get(f"{address}/api/about").status_code == 200
+
+
+def test_too_many_bytes_at_once_are_answered_429():
+    app = create_app(Settings(limits=Limits(held_bytes=10_000)))
+    with running(app) as address, ThreadPoolExecutor(2) as threads:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+            head = f"POST /api/plan HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: 9900\r\n\r\n"
+            connection.sendall(head.encode() + b" " * 9000)  # held, since more is to come
+            wait_for(lambda: app.held == 9000)
+            refused = threads.submit(plan, address, "x" * 2000, "").result()
+            assert refused.status_code == 429 and "too much is sent" in refused.json()["error"]["message"]
+        wait_for(lambda: app.held == 0)
+        assert plan(address, "x" * 60, "").status_code == 404

@@ -69,7 +69,8 @@ def test_a_clip_reads_each_moment_once_and_ends_when_nobody_waits(monkeypatch):
 
     read, prepare = [], ScoutScorer.prepare
     monkeypatch.setattr(ScoutScorer, "prepare", lambda self, texture: read.append(1) or prepare(self, texture))
-    upload, stop = upload_of(video(side=96), "clip.mp4", Limits()), Stop()
+    stop = Stop()
+    upload = upload_of(video(side=96), "clip.mp4", Limits(), stop)
     before = upload.nbytes
     asked = {"id": "x", "question": "total", "patch": 16}
     first = clip_of(upload, PlanRequest(**asked, budget=24), torch.device("cpu"), stop)

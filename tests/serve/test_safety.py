@@ -6,11 +6,17 @@ import time
 import zlib
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
+from texturevlm.pages.pdf import PdfPages
+from texturevlm.serve import pdf_process
 from texturevlm.serve.guard import is_loopback
+from texturevlm.serve.lanes import Stop, Stopped
 from texturevlm.serve.limits import Limits
+from texturevlm.serve.pdfs import SafePdf
+from texturevlm.serve.uploads import upload_of
 
 PATHS = ("/etc/passwd", "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%00", "a" * 500)
 
@@ -24,9 +30,10 @@ def test_every_answer_has_the_security_headers(client):
         assert "set-cookie" not in headers
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.1.4:8080", ""])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.1.4:8080", "", "[::1"])
 def test_a_foreign_host_is_refused(client, host):
     assert client.get("/api/about", headers={"host": host}).status_code == 403  # DNS rebinding
+    assert client.get("/api/about", headers={"origin": f"http://{host}"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080"])
@@ -118,6 +125,72 @@ def test_decompression_bombs_are_refused_by_their_header(client, side):
     assert refused(client, bomb(side), 413, "pixels") < 5
 
 
+def endless_pdf(depth=9, width=20):
+    """Forms that draw forms that draw forms: 20 to the power of 10 rectangles in three kilobytes."""
+
+    def stream(content, more=b""):
+        return b"<<" + more + b"/Length %d>>stream\n" % len(content) + content + b"\nendstream"
+
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</XObject<</F 5 0 R>>>>>>"
+    parts = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>", page, stream(b"/F Do\n" * width)]
+    for level in range(depth):
+        last = level == depth - 1
+        below = b"" if last else b"/Resources<</XObject<</F %d 0 R>>>>" % (6 + level)
+        drawn = (b"0 0 600 700 re f\n" if last else b"/F Do\n") * width
+        parts.append(stream(drawn, b"/Type/XObject/Subtype/Form/BBox[0 0 612 792]" + below))
+    content, places = b"%PDF-1.4\n", []
+    for number, part in enumerate(parts, 1):
+        places.append(len(content))
+        content += b"%d 0 obj\n" % number + part + b"\nendobj\n"
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size = len(parts) + 1
+    tail = b"trailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (size, len(content))
+    return content + b"xref\n0 %d\n0000000000 65535 f \n" % size + table + tail
+
+
+def test_a_document_that_takes_for_ever_hurts_nobody():
+    with client_of(limits=Limits(page_seconds=0.5)) as client:
+        refused(client, endless_pdf(), 422, "longer than 0.5 s", "x.pdf")
+        assert uploaded(client)["kind"] == "image"
+    with client_of() as client:
+        assert uploaded(client, pdf(2), "two.pdf")["pages"] == 2
+
+
+def test_a_document_is_drawn_as_it_is_without_a_process():
+    content, device = pdf(2), torch.device("cpu")
+    safe, plain = SafePdf(content, 60), PdfPages(content)
+    assert len(safe) == 2 and torch.equal(
+        safe.texture(1, 90_000, device).levels[0], plain.texture(1, 90_000, device).levels[0]
+    )
+    for seed in range(pdf_process.MOST_OPEN + 1):  # the first is closed, and opened again
+        image = io.BytesIO()
+        Image.new("RGB", (20 + seed, 20)).save(image, "PDF")
+        SafePdf(image.getvalue(), 60)
+    assert safe.texture(0, 90_000, device).size == plain.texture(0, 90_000, device).size
+
+
+def test_a_picture_of_endless_passes_is_refused(client):
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    refused(client, content[:-2] + last * 200 + content[-2:], 413, "scans", "x.jpg")
+    assert uploaded(client, content, "x.jpg")["size"] == [64, 64]
+
+
+def test_a_picture_that_is_all_length_is_refused(client):
+    file = io.BytesIO()
+    Image.new("1", (40_000, 2)).save(file, "PNG")
+    refused(client, file.getvalue(), 413, "at most 32768 pixels along a side, got 40000×2")
+
+
+def test_a_video_is_decoded_only_while_somebody_waits():
+    stop = Stop()
+    stop.set()
+    with pytest.raises(Stopped):
+        upload_of(video(), "clip.mp4", Limits(), stop)
+
+
 def test_wrong_files_are_refused(client):
     refused(client, b"", 400, "empty")
     refused(client, b"hello", 415, "must be an image")
@@ -158,6 +231,18 @@ def test_bad_plans_are_refused_with_a_reason(client, body):
     answer = client.post("/api/plan", json={"id": uploaded(client)["id"], **body})
     assert answer.status_code in (400, 422)
     assert next(iter(body)) in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "body", "said"), [
+    ("/api/plan", '"gaze": [NaN, 1]', "gaze"), ("/api/plan", '"gaze": [1, Infinity]', "gaze"),
+    ("/api/read", '"box": [0, 0, Infinity, 9]', "box"), ("/api/read", '"box": [NaN, 0, 9, 9]', "box"),
+    ("/api/plan", '"budget": ', "the request: JSON"), ("/api/plan", '"budget": 1e999', "budget"),
+])  # fmt: skip
+def test_numbers_that_are_none_are_refused(client, path, body, said):
+    pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
+    content = f'{{"id": "{uploaded(client)["id"]}", "relevance": "none", {body}}}'
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422 and answer.json()["error"]["message"].startswith(said), answer.text
 
 
 def test_an_error_inside_is_not_shown_to_the_client(client, monkeypatch):

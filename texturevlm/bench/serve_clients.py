@@ -28,31 +28,34 @@ async def send(
 ) -> dict[str, Any]:
     """Send requests, `clients` at a time, none after `seconds`; returns seconds and status of each.
 
-    before: requests that are sent first, one by one, and not counted
+    before: requests that are sent first, as many at a time, and not counted; the first of them alone
     """
-    import httpx
-
     if not is_loopback(urlsplit(address).hostname or ""):
         raise ValueError(f"serve_clients: address must be on this machine, got {address}")
     if not (1 <= requests <= MOST_REQUESTS and 1 <= clients <= MOST_CLIENTS):
         raise ValueError(f"serve_clients: at most {MOST_REQUESTS} requests of {MOST_CLIENTS} clients, got {requests}")
+    if before:
+        await _sent(address + path, bodies, 1, 1, PATIENCE)
+        await _sent(address + path, bodies, clients, before - 1, PATIENCE)
+    return await _sent(address + path, bodies, clients, requests, seconds)
+
+
+async def _sent(url: str, bodies: list[Any], clients: int, requests: int, seconds: float) -> dict[str, Any]:
+    import httpx
+
     taken: list[float] = []
     statuses: list[int] = []
-    left = iter(range(requests))
+    left, first = iter(range(requests)), time.perf_counter()
 
     async def client() -> None:
         async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as own:
             for index in left:
                 if (began := time.perf_counter()) > first + seconds:
                     return
-                answer = await own.post(address + path, json=bodies[index % len(bodies)])
+                answer = await own.post(url, json=bodies[index % len(bodies)])
                 taken.append(time.perf_counter() - began)
                 statuses.append(answer.status_code)
 
-    async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as alone:
-        for index in range(before):
-            await alone.post(address + path, json=bodies[index % len(bodies)])
-    first = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
     return {"seconds": taken, "statuses": statuses, "all": time.perf_counter() - first}
 

@@ -30,6 +30,7 @@ def add_serve(commands: arguments.Commands) -> None:
     parser.add_option("--dtype", "T", "such as bfloat16 (default: the checkpoint's own)")
     parser.add_option("--cache-mb", "N", "what is kept of recent images, at most", 1024, type=arguments.count)
     parser.add_option("--upload-mb", "N", "a file, at most", 64, type=arguments.count)
+    parser.add_option("--megapixels", "N", "an image, a page or a frame, at most", 40, type=arguments.count)
     parser.add_option("--seconds", "N", "a request, at most", 120, type=arguments.count)
     parser.add_option("--waiting", "N", "requests that wait; more are answered 429", 64, type=arguments.count)
 
@@ -41,6 +42,7 @@ def _serve(options: argparse.Namespace) -> int:
     except ImportError:
         raise ImportError("needs the extra serve: pip install 'texturevlm[serve]'") from None
     from texturevlm.serve.app import create_app
+    from texturevlm.serve.connections import PunctualProtocol
     from texturevlm.serve.guard import is_loopback
 
     token = os.environ.get(TOKEN) or None
@@ -54,7 +56,7 @@ def _serve(options: argparse.Namespace) -> int:
     print(f"http://{shown}:{options.port}/" + (f"#token={token}" if token else ""), flush=True)
     # Questions are in the addresses of some calls, and are nobody's business: no log of accesses.
     quiet: Any = {"log_level": "warning", "access_log": False, "server_header": False}
-    config = uvicorn.Config(app, limit_concurrency=MOST_CONNECTIONS, **quiet)
+    config = uvicorn.Config(app, http=PunctualProtocol, limit_concurrency=MOST_CONNECTIONS, **quiet)
     uvicorn.Server(config).run([listening])
     return 0
 
@@ -79,6 +81,7 @@ def _settings(options: argparse.Namespace, token: str | None) -> Any:
         raise ValueError(f"--upstream must be an address of http or https, got {options.upstream}")
     limits = Limits(
         upload_bytes=options.upload_mb * MEBI,
+        pixels=options.megapixels * 1_000_000,
         cache_bytes=options.cache_mb * MEBI,
         seconds=options.seconds,
         waiting=options.waiting,

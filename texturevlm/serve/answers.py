@@ -1,7 +1,7 @@
 """Questions to the model: queued with a limit, answered in batches, streamed, broken off when the client leaves.
 
 One thread asks the model. It takes the first question that waits and all others that can be answered together with it:
-the same budget and the same options. One that waits alone is answered alone, from captured graphs on a GPU.
+the same budget and the same options. On a GPU one, two, four or eight are answered at once, from captured graphs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import math
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from threading import Condition, Thread
+from dataclasses import dataclass, field, replace
+from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.model import BATCH
@@ -60,12 +62,14 @@ class Question:
     session: what `VLM.prepare` returned
     prompt:  a text or a conversation
     options: of `VLM.ask`; questions with equal ones are answered together
+    spent:   seconds that choosing took before it was asked
     """
 
     session: Any
     prompt: Any
     options: dict[str, Any]
     stops: Sequence[str] = ()
+    spent: float = 0.0
     stop: Stop = field(default_factory=Stop)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
@@ -90,8 +94,10 @@ class Answerer:
         self.model, self.waiting, self.most_together = model, waiting, most_together
         self.asked = self.batches = 0
         self._queue: deque[Question] = deque()
+        self._asking: list[Question] = []  # now
         self._changed = Condition()
         self._closed = False
+        self._hooks = self._watched() if model.device.type == "cpu" else []
         self._thread = Thread(target=self._work, name="texturevlm-model", daemon=True)
         self._thread.start()
 
@@ -104,11 +110,23 @@ class Answerer:
             self._changed.notify()
 
     def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
         with self._changed:
             self._closed = True
             for one in self._queue:
                 one.stop.set()
             self._changed.notify()
+
+    def _watched(self) -> list[Any]:
+        """Look before every layer whether somebody waits: a CPU reads a long prompt for minutes."""
+
+        def look(*_: Any) -> None:
+            if current_thread() is self._thread and all(one.stop.wanted for one in self._asking):
+                raise Stopped
+
+        lists = (one for one in self.model.model.modules() if isinstance(one, torch.nn.ModuleList))
+        return [layer.register_forward_pre_hook(look) for layers in lists for layer in layers]
 
     def _work(self) -> None:
         while batch := self._next():
@@ -127,14 +145,18 @@ class Answerer:
             first = self._queue[0]
             # Answers that may need another look are not generated together.
             most = 1 if first.options.get("looks") == "auto" else self.most_together
-            batch = [one for one in self._queue if one.options == first.options][:most]
+            alike = [one for one in self._queue if one.options == first.options]
+            batch = alike[: self.model.graphs.batches(len(alike), most)[0]]
             self._queue = deque(one for one in self._queue if one not in batch)
             return batch
 
     def _answer(self, batch: list[Question]) -> None:
         rows = [one.row() for one in batch]
+        self._asking = batch
         try:
             answers = self._ask(batch, rows)
+        except Stopped:  # all have left
+            return
         except Exception as error:  # whatever it is, the client is told, and the thread goes on
             if len(batch) > 1 and not any(row.said for row in rows):  # one of them is to blame: each by itself
                 for one in batch:
@@ -150,7 +172,8 @@ class Answerer:
             if text.startswith(row.said) and len(text) > len(row.said):
                 one.tell("piece", text[len(row.said) :])
             cut = not row.done and len(answer.tokens) >= one.options["max_new_tokens"]
-            one.tell("answer", Told(answer, text, row.prompt_tokens, cut))
+            seconds = {**answer.seconds, "choose": answer.seconds.get("choose", 0.0) + one.spent}
+            one.tell("answer", Told(replace(answer, seconds=seconds), text, row.prompt_tokens, cut))
 
     def _ask(self, batch: list[Question], rows: list[Row]) -> list[Answer]:
         self.asked += len(batch)
@@ -159,7 +182,7 @@ class Answerer:
         told = Rows(rows, self.model.adapter.tokenizer, ends)
         sessions, prompts = [one.session for one in batch], [one.prompt for one in batch]
         options: Any = {**batch[0].options, "return_details": True, "stopping_criteria": [told]}
-        if len(batch) == 1:  # the captured path takes one
+        if len(batch) == 1:
             return [self.model.ask(sessions[0], prompts[0], **options)]
         found: list[Answer] = self.model.ask(sessions, prompts, **options)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,6 +44,7 @@ class Settings:
     upstream: an OpenAI-compatible server that answers in `proxy` mode
     budget:   of a chat that names none, in `proxy` mode
     token:    what every call must bring; None on a loopback address
+    created:  when the server began, in seconds since 1970
     """
 
     model: VLM | None = None
@@ -52,6 +54,7 @@ class Settings:
     budget: int = BUDGET
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     limits: Limits = field(default_factory=Limits)
+    created: int = field(default_factory=lambda: int(time.time()))
 
 
 class State:
@@ -125,7 +128,7 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
+        where = ".".join(str(part) for part in first["loc"][1:] if first["type"] != "json_invalid")
         return answer(ApiError(422, f"{where or 'the request'}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)

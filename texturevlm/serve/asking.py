@@ -14,7 +14,9 @@ from starlette.requests import Request
 
 from texturevlm.ask.answer import Answer
 from texturevlm.ask.attention import question_attention
+from texturevlm.ask.documents import DocumentSession
 from texturevlm.ask.evaluating import evaluating
+from texturevlm.defaults import MOST_FINE_PAGES
 from texturevlm.serve.answers import Event, Question, Told, error_of
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
@@ -29,12 +31,14 @@ class AnswerRequest(Choice):
     """A question about one page of an upload.
 
     whole: about all pages of a document, or a whole video
+    fine_pages: of a whole document, as for `ask`
     looks: as for `ask`: 2: an overview, then where the model's attention went; auto: more only if it is not sure
     """
 
     id: str = Field(max_length=64)
     page: int = Field(default=0, ge=0)
     whole: bool = False
+    fine_pages: int | None = Field(default=None, ge=1, le=MOST_FINE_PAGES)
     looks: Literal[1, 2, "auto"] = 1
     max_tokens: int = Field(default=128, ge=1)
 
@@ -51,10 +55,12 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
     model, upload = state.settings.model, state.uploads.get(body.id)
 
     def prepare(stop: Any) -> Any:
-        picture = opened(request, body.id, body.page)
-        return upload.session(model) if body.whole and upload.pages > 1 else picture.session(model)
+        if body.whole and upload.pages > 1:
+            how = model.choosing(budget=body.budget, allocator=body.allocator, relevance=body.scorer)
+            return state.pictures.whole(upload, model, body.question, how, stop)
+        return opened(request, body.id, body.page).session(model), 0.0
 
-    session = await state.looking.run(request, prepare)
+    session, spent = await state.looking.run(request, prepare)
     # The second of two looks goes where the model's attention went, whatever scorer is named.
     options = {
         "budget": body.budget,
@@ -63,7 +69,10 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
         "looks": body.looks,
         "max_new_tokens": min(body.max_tokens, state.limits.answer_tokens),
     }
+    if isinstance(session, DocumentSession):
+        options["fine_pages"] = body.fine_pages
     question = Question(session, body.question, options)
+    question.spent = spent
     state.answerer.submit(question)
     return StreamingResponse(_sent(question, state.limits.seconds), media_type="text/event-stream")
 

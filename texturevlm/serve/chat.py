@@ -16,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from texturevlm.ask.messages import images_of, question_of
 from texturevlm.defaults import ALLOCATOR
+from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, ApiError, Limits
 from texturevlm.serve.plans import QUICK, Choice
 from texturevlm.serve.uploads import Upload, Uploads, upload_of
 
 MOST_MESSAGES = 100
 UPLOADED = "upload:"
+ROLES = ("system", "developer", "user", "assistant")
 DATA_URL = re.compile(r"data:[\w.+/-]*(;[\w=.-]+)*;base64,", re.ASCII)
 
 
@@ -67,21 +69,23 @@ class ChatRequest(BaseModel):
         return {"temperature": self.temperature, **({} if self.top_p is None else {"top_p": self.top_p})}
 
 
-def uploads_in(messages: list[dict[str, Any]], uploads: Uploads, limits: Limits) -> list[Upload]:
+def uploads_in(messages: list[dict[str, Any]], uploads: Uploads, limits: Limits, stop: Stop) -> list[Upload]:
     """The images of a conversation, in order."""
     _check(messages)
     held = images_of(messages)
     if len(held) > limits.images:
         raise ApiError(413, f"a chat must have at most {limits.images} images, got {len(held)}")
-    return [_image(one, uploads, limits) for one in held]
+    return [_image(one, uploads, limits, stop) for one in held]
 
 
 def _check(messages: list[dict[str, Any]]) -> None:
     for message in messages:
         content = message.get("content")
         blocks = isinstance(content, list) and all(isinstance(one, dict) and "type" in one for one in content)
-        if not isinstance(message.get("role"), str) or not (isinstance(content, str) or blocks):
-            raise ApiError(422, "messages: each must have a role and content, a text or a list of blocks with a type")
+        if message.get("role") not in ROLES:
+            raise ApiError(422, f"messages: role must be one of {', '.join(ROLES)}, got {message.get('role')!r:.40}")
+        if not (isinstance(content, str) or blocks):
+            raise ApiError(422, "messages: each must have content, a text or a list of blocks with a type")
         for one in content if isinstance(content, list) else ():
             if one["type"] not in ("text", "image_url") or (one["type"] == "text") != isinstance(one.get("text"), str):
                 raise ApiError(422, "messages: a block must be a text or an image_url")
@@ -89,7 +93,7 @@ def _check(messages: list[dict[str, Any]]) -> None:
         raise ApiError(422, "messages: one must be of the user")
 
 
-def _image(url: Any, uploads: Uploads, limits: Limits) -> Upload:
+def _image(url: Any, uploads: Uploads, limits: Limits, stop: Stop) -> Upload:
     if not isinstance(url, str):
         raise ApiError(422, "image_url: a url is needed")
     if url.startswith(UPLOADED):
@@ -102,12 +106,13 @@ def _image(url: Any, uploads: Uploads, limits: Limits) -> Upload:
         content = base64.b64decode(url[head.end() :], validate=True)
     except binascii.Error:
         raise ApiError(400, "image_url: the data URL is not base64") from None
-    return upload_of(content, "", limits)
+    return upload_of(content, "", limits, stop)
 
 
 def without_images(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conversation as a chat template takes it: where an image was, there is only its place."""
-    return [{"role": one["role"], "content": _places(one["content"])} for one in messages]
+    known = {"developer": "system"}  # OpenAI's newer name for it
+    return [{"role": known.get(one["role"], one["role"]), "content": _places(one["content"])} for one in messages]
 
 
 def _places(content: Any) -> Any:

@@ -18,7 +18,6 @@ from texturevlm.relevance import SCORERS, Scorer, find_scorer
 from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
 from texturevlm.serve.images import state_of
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.limits import ApiError
 from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
@@ -33,9 +32,7 @@ async def clip(request: Request, body: PlanRequest) -> dict[str, Any]:
     """Per moment its time, the share of it that changed, and its tokens when the whole video is asked about."""
     body.check()
     state = state_of(request)
-    upload = state.uploads.get(body.id)
-    if not isinstance(upload, Video):
-        raise ApiError(400, f"id must be of a video, got {upload.kind}")
+    upload = state.uploads.of_kind(body.id, Video)
     found: dict[str, Any] = await state.looking.run(
         request, lambda stop: clip_of(upload, body, state.settings.device, stop)
     )

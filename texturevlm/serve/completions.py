@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import Request
 
+from texturevlm.ask.messages import question_of
 from texturevlm.serve.answers import Question, Told, error_of
 from texturevlm.serve.asking import details, events_of
 from texturevlm.serve.chat import ChatRequest, Completion, uploads_in, usage_of, without_images
@@ -27,7 +28,8 @@ LOCAL, PROXY = "local", "proxy"
 async def models(request: Request) -> dict[str, Any]:
     """The one model that answers."""
     settings = state_of(request).settings
-    own = [{"id": settings.name, "object": "model", "owned_by": "texturevlm"}] if settings.name else []
+    named = {"id": settings.name, "object": "model", "created": settings.created, "owned_by": "texturevlm"}
+    own = [named] if settings.name else []
     return {"object": "list", "data": own}
 
 
@@ -50,18 +52,20 @@ async def _local(request: Request, body: ChatRequest) -> JSONResponse | Streamin
     def prepare(stop: Any) -> Any:
         from texturevlm.ask import ImageSession
 
-        given = uploads_in(body.messages, state.uploads, limits)
+        given = uploads_in(body.messages, state.uploads, limits, stop)
         if not given:
             raise ApiError(400, "messages: an image is needed")
         if len(given) == 1 and given[0].pages > 1:
-            return given[0].session(model)
+            choosing = model.choosing(budget=how.budget, allocator=how.allocator, relevance=how.scorer)
+            return state.pictures.whole(given[0], model, question_of(body.messages), choosing, stop)
         sessions = [state.pictures.get(one).session(model) for one in given]
-        return sessions[0] if len(sessions) == 1 else ImageSession(model, [one.images[0] for one in sessions])
+        alone = len(sessions) == 1
+        return sessions[0] if alone else ImageSession(model, [one.images[0] for one in sessions]), 0.0
 
-    session = await state.looking.run(request, prepare)
+    session, spent = await state.looking.run(request, prepare)
     options = {"budget": how.budget, "allocator": how.allocator, "relevance": how.scorer}
     options |= {"max_new_tokens": body.longest(limits), **body.sampling()}
-    question = Question(session, without_images(body.messages), options, body.stops)
+    question = Question(session, without_images(body.messages), options, body.stops, spent)
     state.answerer.submit(question)
     form = Completion(state.settings.name, LOCAL)
     if body.stream:
@@ -110,7 +114,7 @@ async def _proxy(request: Request, body: ChatRequest) -> JSONResponse | Streamin
     upstream, how = state.settings.upstream, body.choice(state.settings.budget)
 
     def rewrite(stop: Any) -> Any:
-        given = uploads_in(body.messages, state.uploads, state.limits)
+        given = uploads_in(body.messages, state.uploads, state.limits, stop)
         return rewritten(body.messages, [state.pictures.get(one) for one in given], how)
 
     messages, parts = await state.looking.run(request, rewrite)

@@ -41,6 +41,15 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _host(address: str) -> tuple[str, str]:
+    """The host of an address, and the host with its port; empty if it has none."""
+    try:
+        found = urlsplit(address)
+        return found.hostname or "", found.netloc
+    except ValueError:  # a bracket that is not closed
+        return "", ""
+
+
 class Guard:
     """ASGI middleware.
 
@@ -49,26 +58,30 @@ class Guard:
 
     def __init__(self, app: Any, *, token: str | None, limits: Limits) -> None:
         self.app, self.token, self.limits = app, token, limits
+        self.held = 0  # bytes of the bodies of all requests that are not answered yet
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = _Answer(send, keep=scope["path"].startswith("/static/"))
+        answer, body = _Answer(send, keep=scope["path"].startswith("/static/")), None
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._check(scope, headers)
-            await self.app(scope, _Body(receive, headers, self.limits), answer)
+            body = _Body(receive, headers, self)
+            await self.app(scope, body, answer)
         except ApiError as error:
             if not answer.begun:
                 await _refuse(answer, error)
+        finally:
+            self.held -= 0 if body is None else body.arrived
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
-        if self.token is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self.token is None and not is_loopback(_host(f"//{host}")[0]):
             raise ApiError(403, "this server answers only to localhost")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _host(origin)[1] != host:
             raise ApiError(403, "requests from other web sites are refused")
         path = scope["path"]
         if self.token is None or path == OPEN_PATHS[0] or path.startswith(OPEN_PATHS[1]):
@@ -81,9 +94,10 @@ class Guard:
 class _Body:
     """`receive`, for a body of limited size that must arrive in time."""
 
-    def __init__(self, receive: Any, headers: dict[str, str], limits: Limits) -> None:
+    def __init__(self, receive: Any, headers: dict[str, str], guard: Guard) -> None:
+        limits = guard.limits
         # A chat holds files in base64, which makes three bytes four.
-        self.receive, self.most = receive, limits.upload_bytes * 4 // 3 + BODY_SLACK
+        self.receive, self.guard, self.most = receive, guard, limits.upload_bytes * 4 // 3 + BODY_SLACK
         self.seconds, self.begun, self.arrived, self.complete = limits.seconds, 0.0, 0, False
         said = headers.get("content-length", "0")
         if not said.isdecimal() or int(said) > self.most:
@@ -98,10 +112,14 @@ class _Body:
             message = await asyncio.wait_for(self.receive(), max(0.0, self.begun + self.seconds - clock()))
         except TimeoutError:
             raise ApiError(408, f"the request must arrive within {self.seconds:g} s") from None
-        self.arrived += len(message.get("body", b""))
+        more = len(message.get("body", b""))
+        self.arrived += more
+        self.guard.held += more
         self.complete = not message.get("more_body", False)
         if self.arrived > self.most:
             raise self._too_large()
+        if self.guard.held > self.guard.limits.held_bytes:
+            raise ApiError(429, "the server is busy: too much is sent to it at once; try again in a moment")
         return message
 
     def _too_large(self) -> ApiError:

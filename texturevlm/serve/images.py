@@ -31,6 +31,7 @@ from texturevlm.vlm import FAMILIES
 
 router = APIRouter()
 Page = Annotated[int, Query(ge=0)]
+ROOM = 512  # tokens of a context, for the question and the answer
 
 
 def state_of(request: Request) -> Any:
@@ -65,12 +66,18 @@ async def about(request: Request) -> dict[str, Any]:
         "allocators": list(ALLOCATORS),
         "scorers": list(scorer_names()),
         "channels": layers,
-        "limits": {"bytes": limits.upload_bytes, "pixels": limits.pixels, "budget": LARGEST_BUDGET},
+        "limits": {"bytes": limits.upload_bytes, "pixels": limits.pixels, "budget": most_tokens(settings.model)},
         "tile": TILE,
         "looks": looks_of(settings.model),
         "ocr": find_spec("rapidocr") is not None,
         "cache": {"bytes": state.pictures.held, "most": state.pictures.nbytes, "opened": state.pictures.opened},
     }
+
+
+def most_tokens(model: Any) -> int:
+    """The largest budget: its context must also hold the question and the answer."""
+    longest = None if model is None else getattr(model.model.config.get_text_config(), "max_position_embeddings", None)
+    return LARGEST_BUDGET if longest is None else max(1, min(LARGEST_BUDGET, longest - ROOM))
 
 
 def looks_of(model: Any) -> list[int | str]:
@@ -88,7 +95,7 @@ async def add_image(request: Request, file: Annotated[UploadFile, File()]) -> di
     content, name = await file.read(), file.filename or ""
 
     def work(stop: Any) -> dict[str, Any]:
-        upload = upload_of(content, name, state.limits)
+        upload = upload_of(content, name, state.limits, stop)
         picture = state.pictures.get(upload)  # what cannot be decoded is not kept
         return {"id": state.uploads.add(upload), **upload.about(), **_shape(picture)}
 

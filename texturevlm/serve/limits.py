@@ -15,8 +15,11 @@ class Limits:
     """Limits of one server.
 
     upload_bytes:  of a file, and of the body of a request
+    held_bytes:    of the bodies of all requests that are not answered yet; one more is answered 429
     pixels:        of an image, a page or a frame
+    along:         pixels along a side of an image
     pages:         of a document
+    page_seconds:  of drawing a page of a document
     video_seconds: of a video; the rest is not read
     kept_bytes:    of all uploads, as they came; the oldest leave
     cache_bytes:   of what was made of them: textures, maps, looks; the oldest leave
@@ -27,8 +30,11 @@ class Limits:
     """
 
     upload_bytes: int = 64 * MEBI
+    held_bytes: int = 512 * MEBI
     pixels: int = 40_000_000
+    along: int = 1 << 15
     pages: int = 200
+    page_seconds: float = 20.0
     video_seconds: float = 120.0
     kept_bytes: int = 512 * MEBI
     cache_bytes: int = 1024 * MEBI

@@ -6,8 +6,10 @@ The page and the chat share it, so the second question about an image costs only
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
 from threading import Lock, RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +18,17 @@ from torch import Tensor
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
 from texturevlm.ops.mip import level_extents
+from texturevlm.pages.kept import KeptPages, Sight
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Prepared, Relevance
-from texturevlm.serve.uploads import Upload, tensors_in
+from texturevlm.serve.lanes import Stop
+from texturevlm.serve.uploads import Document, Upload, tensors_in
 from texturevlm.types import Texture
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM, ImageSession
+    from texturevlm.ask.options import Choosing
+    from texturevlm.ask.videos import VideoSession
 
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most
 MOST_QUESTIONS = 16  # whose relevance is kept per picture
@@ -83,7 +89,7 @@ class Picture:
         held: list[Any] = [self.texture.levels, list(self._layers.values())]
         held += [reading for one in self._prepared.values() for _, reading in one.readings.values()]
         held += [(one.mass, one.legible_scale, one.ink) for one in self._relevance.values()]
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
+        return held_bytes(held)
 
 
 def drawable(name: str) -> bool:
@@ -91,34 +97,78 @@ def drawable(name: str) -> bool:
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
 
 
-class Pictures:
-    """Pictures by the content of their file and their page, the least recently used leave.
+class WholeDocument:
+    """The pages of a document, with what no question changes of them."""
 
-    nbytes: the budget; the picture in use stays even if it alone is larger
+    def __init__(self, upload: Document) -> None:
+        self.pages = KeptPages(upload.pdf)
+
+    @property
+    def nbytes(self) -> int:
+        return held_bytes(self.pages.held())
+
+
+class WholeVideo:
+    """A video as a model is asked about it."""
+
+    def __init__(self, upload: Upload, model: VLM, stop: Stop) -> None:
+        self.session: VideoSession = model.prepare(upload.source(stop))
+
+    @property
+    def nbytes(self) -> int:
+        return held_bytes([one.frames for one in self.session.moments])
+
+
+class Pictures:
+    """What was made of files, by their content: pages, moments, whole documents and videos.
+
+    nbytes: the budget; the least recently used leave, and what is in use stays even if it alone is larger
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes, self.device = nbytes, device
-        self.opened = 0  # pictures that were made, for the tests and /api/about
-        self._kept: OrderedDict[tuple[str, int], Picture] = OrderedDict()
-        self._making: dict[tuple[str, int], Lock] = {}
+        self.opened = 0  # things that were made, for the tests and /api/about
+        self._kept: OrderedDict[tuple[str, int | str], Any] = OrderedDict()
+        self._making: dict[tuple[str, int | str], Lock] = {}
         self._lock = Lock()
 
     def get(self, upload: Upload, page: int = 0) -> Picture:
-        """A page of an upload; made once, also if two ask at once."""
-        key = upload.key, page
+        """A page of an upload."""
+        found: Picture = self._find((upload.key, page), lambda: Picture(upload.open(page, self.device)))
+        return found
+
+    def document(self, upload: Document) -> KeptPages:
+        """All pages of a document."""
+        found: WholeDocument = self._find((upload.key, "document"), lambda: WholeDocument(upload))
+        return found.pages
+
+    def whole(self, upload: Upload, model: VLM, question: str, how: Choosing, stop: Stop) -> tuple[Any, float]:
+        """A whole document or video, as `VLM.ask` takes it; and the seconds that this took. The pages of a document are
+        read and chosen here, so that the thread that asks the model does not wait for them."""
+        began = perf_counter()
+        if isinstance(upload, Document):
+            pages = self.document(upload)
+            read_pages(pages.upright(how.turn), model.adapter.side, model.device, stop)
+            session = model.prepare(pages)
+            session.about(question, how)
+            return session, perf_counter() - began
+        found: WholeVideo = self._find((upload.key, "video"), lambda: WholeVideo(upload, model, stop))
+        return found.session, perf_counter() - began
+
+    def _find(self, key: tuple[str, int | str], make: Callable[[], Any]) -> Any:
+        """Made once, also if two ask at once."""
         with self._lock:
             making = self._making.setdefault(key, Lock())
         with making:
             try:
-                found = self._kept.get(key) or Picture(upload.open(page, self.device))
+                found = self._kept.get(key) or make()
                 with self._lock:
                     self.opened += key not in self._kept
                     self._kept[key] = found
                     self._kept.move_to_end(key)
             finally:
                 self._making.pop(key, None)
-        self.trim()  # also of a picture that was there: more may have been made of others
+        self.trim()  # also of what was there: more may have been made of others
         return found
 
     def trim(self) -> None:
@@ -134,3 +184,17 @@ class Pictures:
         """Bytes that are held now."""
         with self._lock:
             return sum(one.nbytes for one in self._kept.values())
+
+
+def held_bytes(held: Any) -> int:
+    """Bytes of all tensors, each counted once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
+
+
+def read_pages(pages: KeptPages, patch: int, device: torch.device, stop: Stop) -> list[Sight]:
+    """A coarse look at every page, while somebody waits for it."""
+    found = []
+    for index in range(len(pages)):
+        stop.check()
+        found.append(pages.sight(index, patch, device))
+    return found

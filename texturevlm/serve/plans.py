@@ -6,13 +6,14 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, FiniteFloat
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS, foveate
 from texturevlm.allocate.value import expected_value
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
 from texturevlm.relevance import SCORERS, Relevance
+from texturevlm.relevance.named import BY_HAND
 from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
 from texturevlm.serve.gaze import Point, check_trail, gaze_map, looked_at
 from texturevlm.serve.lanes import Stop
@@ -20,7 +21,6 @@ from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, Api
 from texturevlm.serve.pictures import Picture
 from texturevlm.types import Allocation
 
-GIVEN = ("embedding", "attention")  # scorers that need a model or a map of the caller
 QUICK = "scout"  # the scorer that answers at once
 DIGITS = 3  # of a position in pixels
 
@@ -37,7 +37,7 @@ class Choice(BaseModel):
     patch: int = Field(default=PATCH, ge=SIDES[0], le=SIDES[1])
     allocator: str = ALLOCATOR
     relevance: str = QUICK
-    gaze: tuple[float, float] | None = None
+    gaze: tuple[FiniteFloat, FiniteFloat] | None = None
     trail: list[Point] = Field(default_factory=list)
 
     def check(self) -> Choice:
@@ -67,7 +67,7 @@ class PlanRequest(Choice):
 
 def scorer_names() -> tuple[str, ...]:
     """The scorers that a client may name."""
-    return ("auto", *(name for name in SCORERS if name not in GIVEN and (name != "words" or find_spec("rapidocr"))))
+    return ("auto", *(name for name in SCORERS if name not in BY_HAND and (name != "words" or find_spec("rapidocr"))))
 
 
 def weighed(picture: Picture, how: Choice) -> Relevance:

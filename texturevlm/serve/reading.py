@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from fastapi import APIRouter
+from pydantic import FiniteFloat
 from starlette.requests import Request
 from torch import Tensor
 
@@ -18,10 +20,11 @@ from texturevlm.pages.scouting import evidence_on, page_worth
 from texturevlm.rebuilding import rebuild
 from texturevlm.relevance.ocr import read_page
 from texturevlm.scout import encode, load_scout
-from texturevlm.scout.spotter import PIXELS
+from texturevlm.scout.spotter import Spots
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
+from texturevlm.serve.pictures import read_pages
 from texturevlm.serve.plans import PlanRequest, chosen
 from texturevlm.serve.uploads import Document
 
@@ -32,7 +35,7 @@ SMALLEST_BOX = 4  # pixels along a side
 class ReadRequest(PlanRequest):
     """A box of a plan, xyxy in pixels of the image."""
 
-    box: tuple[float, float, float, float]
+    box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
 
 
 @router.post("/api/read")
@@ -68,23 +71,20 @@ async def shares(request: Request, body: PlanRequest) -> dict[str, Any]:
     """Per page of a document the chance that the question is about it."""
     body.check()
     state = state_of(request)
-    upload = state.uploads.get(body.id)
-    if not isinstance(upload, Document):
-        raise ApiError(400, f"id must be of a document, got {upload.kind}")
-    found = await state.looking.run(
-        request, lambda stop: page_shares(upload, body.question, state.settings.device, stop)
-    )
-    return {"id": body.id, "shares": found}
+    upload = state.uploads.of_kind(body.id, Document)
+    model, device = state.settings.model, state.settings.device
+
+    def work(stop: Stop) -> list[float]:
+        pages = state.pictures.document(upload)
+        upright = pages if model is None else pages.upright(model.turn)
+        sights = read_pages(upright, body.patch, device, stop)
+        return page_shares([spots for spots, _ in sights], body.question, device)
+
+    return {"id": body.id, "shares": await state.looking.run(request, work)}
 
 
-def page_shares(upload: Document, question: str, device: torch.device, stop: Stop) -> list[float]:
-    """As `choose_pages` does; what the scout read is kept with the document."""
+def page_shares(spots: Sequence[Spots], question: str, device: torch.device) -> list[float]:
+    """As `choose_pages` does. spots: what the scout read of each page"""
     scout, words = load_scout(device=device), encode([question])
-    evidence = []
-    for index in range(upload.pages):
-        stop.check()
-        if index not in upload.spots:
-            upload.spots[index] = scout.read(upload.pdf.texture(index, PIXELS, device).mipmapped())
-        evidence.append(evidence_on(scout, upload.spots[index], words))
-    found: list[float] = page_worth(torch.stack(evidence), words).tolist()
+    found: list[float] = page_worth(torch.stack([evidence_on(scout, one, words) for one in spots]), words).tolist()
     return found

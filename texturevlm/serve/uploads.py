@@ -14,27 +14,27 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from texturevlm.pages.pdf import PdfPages, is_pdf
-from texturevlm.scout.spotter import Spots
+from texturevlm.pages.pdf import is_pdf
+from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
+from texturevlm.serve.pdfs import SafePdf
 from texturevlm.types import Texture
 from texturevlm.video.decoding import bytes_source
 from texturevlm.video.moments import Moment, keep_moments
 from texturevlm.video.sources import open_video
 
-if TYPE_CHECKING:
-    from texturevlm.ask import VLM
-
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 LONGEST_NAME = 200  # characters of a file's name that are kept, to be shown
 PAGE_PIXELS = 1 << 22  # of a rendered page at most: a letter page at 200 dots per inch
 VIDEO_FPS = 2.0  # frames per second that are looked at
+SCAN = b"\xff\xda"  # begins a scan of a JPEG, and is nowhere else in its data
+MOST_SCANS = 100  # of a JPEG: every one is a pass over all its pixels, and takes a few bytes
 
 
 class Upload:
@@ -58,15 +58,11 @@ class Upload:
         """A page without mip levels."""
         return Texture.open(opened_image(self.content, self.limits), device=device)
 
-    def session(self, model: VLM) -> Any:
-        """All pages, as a model is asked about them."""
-        return model.prepare(self.source())
-
-    def source(self) -> Any:
+    def source(self, stop: Stop) -> Any:
         """All pages, as `VLM.prepare` takes them."""
         return opened_image(self.content, self.limits)
 
-    def check(self) -> None:
+    def check(self, stop: Stop) -> None:
         """Refuse what cannot be opened, or is too large, before it is kept."""
         opened_image(self.content, self.limits)
 
@@ -80,17 +76,9 @@ class Document(Upload):
 
     kind = "document"
 
-    def __init__(self, content: bytes, name: str, limits: Limits) -> None:
-        super().__init__(content, name, limits)
-        self.spots: dict[int, Spots] = {}  # what the scout read on pages, by their index
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.content) + sum(part.nbytes for one in list(self.spots.values()) for part in one)
-
     @cached_property
-    def pdf(self) -> PdfPages:
-        return PdfPages(self.content, function="upload")
+    def pdf(self) -> SafePdf:
+        return SafePdf(self.content, self.limits.page_seconds)
 
     @property
     def pages(self) -> int:
@@ -99,10 +87,10 @@ class Document(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return self.pdf.texture(page, min(PAGE_PIXELS, self.limits.pixels), device)
 
-    def source(self) -> Any:
+    def source(self, stop: Stop) -> Any:
         return self.pdf
 
-    def check(self) -> None:
+    def check(self, stop: Stop) -> None:
         if self.pages > self.limits.pages:
             raise ApiError(413, f"a document must have at most {self.limits.pages} pages, got {self.pages}")
 
@@ -115,13 +103,7 @@ class Video(Upload):
     def __init__(self, content: bytes, name: str, limits: Limits) -> None:
         super().__init__(content, name, limits)
         self.readings: dict[Any, Any] = {}  # what scorers read of its moments
-
-    @cached_property
-    def moments(self) -> list[Moment]:
-        found = keep_moments(self.source(), together=1).moments()
-        if not found:
-            raise ApiError(400, "the video has no frame that can be read")
-        return found
+        self.moments: list[Moment] = []  # after `check`
 
     @property
     def nbytes(self) -> int:
@@ -135,12 +117,15 @@ class Video(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return Texture((self.moments[page].frames[:1].to(device).float() / 255,))
 
-    def source(self) -> Any:
-        frames = bytes_source(self.content, video_format(self.content), VIDEO_FPS, self.limits.pixels)
+    def source(self, stop: Stop) -> Any:
+        kind = video_format(self.content)
+        frames = bytes_source(self.content, kind, VIDEO_FPS, self.limits.pixels, before_packet=stop.check)
         return open_video(frames, seconds=self.limits.video_seconds)
 
-    def check(self) -> None:
-        _ = self.moments
+    def check(self, stop: Stop) -> None:
+        self.moments = keep_moments(self.source(stop), together=1).moments()
+        if not self.moments:
+            raise ApiError(400, "the video has no frame that can be read")
 
     def about(self) -> dict[str, Any]:
         return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
@@ -170,9 +155,13 @@ def opened_image(content: bytes, limits: Limits) -> Image.Image:
         raise ApiError(415, f"the file must be an image ({wanted}), got something else") from None
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ApiError(400, f"the image cannot be read: {error}") from None
+    got = f"{image.width}×{image.height}"
     if image.width * image.height > limits.pixels:
-        got = f"{image.width}×{image.height}"
         raise ApiError(413, f"an image must have at most {limits.pixels} pixels, got {got}")
+    if max(image.size) > limits.along:
+        raise ApiError(413, f"an image must have at most {limits.along} pixels along a side, got {got}")
+    if content.count(SCAN) > MOST_SCANS and image.format in ("JPEG", "MPO", "TIFF"):
+        raise ApiError(413, f"a JPEG must have at most {MOST_SCANS} scans, got {content.count(SCAN)}")
     return image
 
 
@@ -185,7 +174,7 @@ def video_format(content: bytes) -> str:
     return "avi" if content[:4] == b"RIFF" and content[8:12] == b"AVI " else ""
 
 
-def upload_of(content: bytes, name: str, limits: Limits) -> Upload:
+def upload_of(content: bytes, name: str, limits: Limits, stop: Stop) -> Upload:
     """An upload, checked."""
     if not content:
         raise ApiError(400, "the file is empty")
@@ -193,8 +182,11 @@ def upload_of(content: bytes, name: str, limits: Limits) -> Upload:
         raise ApiError(413, f"a file must have at most {limits.upload_bytes} bytes, got {len(content)}")
     kind = Document if is_pdf(content) else Video if video_format(content) else Upload
     found = kind(content, name, limits)
-    found.check()
+    found.check(stop)
     return found
+
+
+Kind = TypeVar("Kind", bound=Upload)
 
 
 class Uploads:
@@ -220,3 +212,10 @@ class Uploads:
                 raise ApiError(404, "no such image: it was never uploaded, or has left the server's memory")
             self._kept.move_to_end(identity)
             return self._kept[identity]
+
+    def of_kind(self, identity: str, kind: type[Kind]) -> Kind:
+        """An upload that must be, say, a Video."""
+        found = self.get(identity)
+        if not isinstance(found, kind):
+            raise ApiError(400, f"id must be of a {kind.kind}, got {found.kind}")
+        return found

@@ -23,6 +23,7 @@ async function call(path, options = {}) {
     throw new ApiError("The server does not answer.", 0);
   }
   if (answer.ok) return answer;
+  if (answer.status === 401) throw new ApiError("This server needs its token: open the address that it printed when it started.", 401);
   const said = await answer.json().catch(() => null);
   throw new ApiError(said?.error?.message ?? `The server answered ${answer.status}.`, answer.status);
 }

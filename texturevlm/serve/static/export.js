@@ -34,11 +34,19 @@ export function python(image, request, clip) {
     video: `from texturevlm.video.moments import keep_moments\nfrom texturevlm.video.sources import open_video\n\nmoments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\ntexture = tv.Texture((moments[${page}].frames[:1].float() / 255,)).mipmapped()`,
   }[image.kind];
   if (clip) return wholeVideo(image, request);
-  const options = `budget=${request.budget}, patch=${request.patch}`;
-  const choosing = request.gaze
-    ? `allocation = tv.foveate(texture.size, fixation=(${request.gaze.join(", ")}), e0=0.1, ${options})`
-    : `allocation = tv.choose_tokens(\n    texture, ${text(request.question)}, ${options}, allocator=${text(request.allocator)}, relevance=${text(request.scorer)}\n)`;
-  return `import texturevlm as tv\n${opening}\n${choosing}\npatches = tv.sample(texture, allocation)\nprint(patches.pixels.shape)\n`;
+  return `import texturevlm as tv\n${opening}\n${choosing(request)}\npatches = tv.sample(texture, allocation)\nprint(patches.pixels.shape)\n`;
+}
+
+function choosing({ question, budget, patch, allocator, scorer, gaze, trail }) {
+  const text = JSON.stringify, options = `budget=${budget}, patch=${patch}`;
+  if (gaze) return `allocation = tv.foveate(texture.size, fixation=(${gaze.join(", ")}), e0=0.1, ${options})`;
+  if (!trail?.length) return `allocation = tv.choose_tokens(\n    texture, ${text(question)}, ${options}, allocator=${text(allocator)}, relevance=${text(scorer)}\n)`;
+  return `from texturevlm.serve.gaze import gaze_map, looked_at
+
+trail = ${text(trail)}  # x, y and seconds
+relevance = tv.find_relevance(texture, ${text(question)}, patch=${patch}, relevance=${text(scorer)})
+relevance = looked_at(relevance, gaze_map(trail, texture.size))
+allocation = tv.ALLOCATORS[${text(allocator)}](texture, relevance, ${options})`;
 }
 
 function wholeVideo(image, { question, budget, patch, allocator, scorer }) {

@@ -92,7 +92,8 @@ function arrange() {
     [state, ...rivals()].forEach(({ allocator }, index) => panes.all[index].show("seen", `${"ABCD"[index]}: ${allocator}`, describe(plans[index])));
   } else {
     panes.all[0].show("original", "Original", image ? `${image.size[1]} × ${image.size[0]} px` : "");
-    const seen = plan?.whole === undefined ? "What the model sees" : "What it has seen so far";
+    const alone = whole() && image.kind === "document"; // the plan is of one page, the question is about all
+    const seen = alone ? "Seen of this page" : plan?.whole === undefined ? "What the model sees" : "What it has seen so far";
     if (state.mode === "look") panes.all[1].show("seen", seen, describe(plan));
     else panes.all[1].show("difference", "What it does not see", "black: as in the original");
   }
@@ -315,7 +316,12 @@ function listenToControls() {
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => setMode(radio.value));
   at("share").addEventListener("click", async () => {
     history.replaceState(null, "", link());
-    await navigator.clipboard?.writeText(link()).then(() => toast("The link is copied."), () => toast("The link is in the address bar."));
+    try {
+      await navigator.clipboard.writeText(link());
+      toast("The link is copied.");
+    } catch { // there is no clipboard without https, but on this machine
+      toast("The link is in the address bar.");
+    }
   });
   for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => {
     at("export").open = false;

@@ -90,9 +90,9 @@ export function paintFootprints(context, where, plan, { wash = 0.12 } = {}) {
     context.fill();
     // Thin where footprints are small on the screen.
     const side = Math.sqrt(token.area) * plan.patch * where.scale;
-    const line = Math.min(1.4 * devicePixelRatio, Math.max(0.5, side / 24));
-    context.lineWidth = 1.8 * line; // a dark edge: the bright colours would vanish on paper
-    context.strokeStyle = "rgb(10 20 30 / .35)";
+    const line = Math.min(1.3 * devicePixelRatio, Math.max(0.5, side / 28));
+    context.lineWidth = 1.8 * line; // an edge: bright colours would vanish on paper, dark ones in a dark picture
+    context.strokeStyle = position < 0.5 ? "rgb(10 20 30 / .35)" : "rgb(255 255 255 / .5)";
     context.stroke();
     context.lineWidth = line;
     context.strokeStyle = rampColour(position);

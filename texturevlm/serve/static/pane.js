@@ -131,7 +131,8 @@ export class Pane {
     if (this.relevance && !this.frame) paintOver(this.context, where, this.size, this.relevance, 0.8);
     if (this.plan?.attention) paintAttention(this.context, where, this.plan, this.plan.attention);
     const outlined = this.kind === "original" && this.look ? this.look : this.plan;
-    if (outlined && this.footprints) paintFootprints(this.context, where, outlined, { wash: this.kind === "seen" ? 0.03 : 0.12 });
+    const clear = this.kind === "seen" || this.relevance || this.channel || this.plan?.attention; // their colours are to be seen
+    if (outlined && this.footprints) paintFootprints(this.context, where, outlined, { wash: clear ? 0.02 : 0.09 });
     if (this.gaze?.trail.length && this.kind === "original") paintTrail(this.context, where, this.gaze.trail, this.gaze.now);
     if (this.box) paintBox(this.context, where, this.box);
     if (this.plan && this.highlight) paintHighlight(this.context, where, this.plan, this.highlight);

@@ -26,7 +26,8 @@ export const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 
 export function describe(plan) {
   if (!plan) return "";
   if (plan.whole !== undefined) return `${plan.scorer} · ${plan.used} of ${plan.whole} tokens`;
-  return `${plan.scorer} · ${plan.used} tokens · ${percent(plan.value)} legible`;
+  const by = plan.allocator === "foveate" ? "gaze" : plan.scorer; // where the eye is, whatever is asked
+  return `${by} · ${plan.used} tokens · ${percent(plan.value)} legible`;
 }
 
 // One colour means one level in all pictures. Returns the finest and the coarsest.

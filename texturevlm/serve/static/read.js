@@ -31,7 +31,7 @@ async function read(box, request, tell) {
     if (!found) return;
     const quoted = (text) => (text ? `“${text}”` : "nothing");
     const same = found.seen === found.original;
-    tell(same ? `Delivered as in the original: ${quoted(found.seen)}` : `Delivered: ${quoted(found.seen)} · original: ${quoted(found.original)}`, found.alike);
+    tell(same ? `Delivered as in the original: ${quoted(found.seen)}` : `Delivered: ${quoted(found.seen)}\nOriginal: ${quoted(found.original)}`, found.alike);
   } catch (error) {
     tell(error.message);
   }

@@ -1,0 +1,43 @@
+"""Connections: a request whose header does not arrive in time is given up.
+
+uvicorn waits for a header for ever, and a body is `guard.py`'s affair only after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class PunctualProtocol(H11Protocol):
+    """uvicorn's own. seconds: that a header may take, from the first byte, or from the connection if it is the first"""
+
+    seconds = 20.0
+    _giving_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._wait()
+        else:
+            self._end_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._end_waiting()
+
+    def _wait(self) -> None:
+        if self._giving_up is None:  # further bytes do not begin the time anew
+            self._giving_up = self.loop.call_later(self.seconds, self.transport.close)
+
+    def _end_waiting(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
