@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from tests.train.toy import CONFIG, Toy
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import draw_examples, fit, generator_at, rate_at
-from texturevlm.train.run_files import checkpoints, load_checkpoint
+from texturevlm.train.run_files import checkpoints, final_weights, load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,43 @@ def test_a_killed_run_goes_on_to_the_same_curve(whole, tmp_path):
     assert (tmp_path / "evaluations.jsonl").read_bytes() == (out / "evaluations.jsonl").read_bytes()
     for mine, theirs in zip(task.module.state_dict().values(), uninterrupted.module.state_dict().values()):
         assert torch.equal(mine, theirs)
+
+
+def test_the_running_mean_of_the_weights_is_kept_evaluated_and_resumed(tmp_path):
+    config = replace(CONFIG, average=0.9)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    task = Toy()
+    found = fit(task, config, whole)
+    own, mean = (load_file(whole / f"step-00000060/{name}.safetensors") for name in ("weights", "averaged"))
+    for name, trained in task.module.state_dict().items():
+        assert torch.equal(trained, own[name]) and not torch.equal(trained, mean[name])
+    assert final_weights(whole / "step-00000060").name == "averaged.safetensors"
+
+    class Watched(Toy):
+        def losses(self, batch, step):
+            weights.append({name: one.clone() for name, one in self.module.state_dict().items()})
+            return super().losses(batch, step)
+
+    weights = []
+    watched = Watched()
+    fit(watched, config, tmp_path / "watched")
+    weights.append(watched.module.state_dict())
+    expected = weights[0]
+    for step, after in enumerate(weights[1:], 1):  # the definition, step by step
+        kept = min(0.9, step / (step + 10))
+        expected = {name: kept * expected[name] + (1 - kept) * after[name] for name in after}
+    for name in mean:
+        torch.testing.assert_close(mean[name], expected[name])
+    with torch.random.fork_rng(), torch.no_grad():
+        watched.module.load_state_dict(mean)
+        watched.module.eval()
+        assert watched.evaluate() == found  # the mean was evaluated
+
+    fit(Toy(), config, parts)
+    shutil.rmtree(parts / "step-00000060")
+    fit(Toy(), config, parts, resume=True)
+    again = load_file(parts / "step-00000060/averaged.safetensors")
+    assert all(torch.equal(mean[name], again[name]) for name in mean)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path):

@@ -1,6 +1,7 @@
 """The reader: batches give the stock model's numbers, questions and views are what they say, and it learns."""
 
 import csv
+import math
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional
 
 from texturevlm.pipeline import choose_tokens
 from texturevlm.train.config import FitConfig
@@ -30,6 +32,7 @@ from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
 from texturevlm.train.reader.pages import rendered, turned
+from texturevlm.train.reader.place import PlaceHead, answer_shares
 from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
@@ -130,10 +133,10 @@ def stock_logits(network, prompts, number):
 
 def test_batches_give_the_logits_of_the_stock_model(network, prompts):
     with torch.no_grad():
-        logits, _ = BatchedReader(network)(prompts)
+        logits = BatchedReader(network)(prompts).logits
         for number in range(2):
             assert (stock_logits(network, prompts, number) - logits[number]).abs().max() < 1e-5
-        joint, _ = BatchedReader(network)(prompts._replace(segment=None))
+        joint = BatchedReader(network)(prompts._replace(segment=None)).logits
     assert (joint - logits).abs().max() > 1e-3  # segments matter
 
 
@@ -141,7 +144,7 @@ def test_it_learns_an_answer_and_then_says_it(prompts):
     network = small_network()
     reader, optimiser = BatchedReader(network), torch.optim.AdamW(network.parameters(), lr=4e-3)
     for _ in range(24):
-        loss, right = answer_loss(reader(prompts)[0], prompts)
+        loss, right = answer_loss(reader(prompts).logits, prompts)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -217,8 +220,8 @@ def test_unused_tokens_change_nothing(network, prompts):
     other = few._replace(pixels=few.pixels.clone())
     other.pixels[0, 7:] = 0
     with torch.no_grad():
-        one, two = (BatchedReader(network)(these)[0] for these in (few, other))
-        all_used = BatchedReader(network)(prompts)[0]
+        one, two = (BatchedReader(network)(these).logits for these in (few, other))
+        all_used = BatchedReader(network)(prompts).logits
     assert torch.equal(one, two) and (one[0] - all_used[0]).abs().max() > 1e-3
     assert (one[1] - all_used[1]).abs().max() < 1e-5
 
@@ -232,6 +235,53 @@ def test_views_made_ahead_are_those_of_the_chooser(page, tmp_path):
     assert all(np.abs(one.boxes - two.boxes).max() <= 1 / 32 for one, two in zip(kept, views))
     (larger, _), none = ChosenViews(tmp_path).of(1, 2.0), ChosenViews(tmp_path).of(0, 1.0)
     assert np.allclose(larger.boxes, 2 * kept[0].boxes) and larger.magnified * 2 == kept[0].magnified and not none
+
+
+def test_the_place_of_an_answer_is_where_tokens_show_it():
+    centre = torch.tensor([[[16.0, 16.0], [48.0, 16.0], [32.0, 32.0], [16.0, 16.0]]])
+    step = torch.tensor(
+        [[[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]]
+    )  # two fine tokens, a coarse one, an unused one
+    boxes = torch.tensor([[[40.0, 8.0, 56.0, 24.0], [0.0, 0.0, 0.0, 0.0]]])
+    shares = answer_shares(centre, step, torch.tensor([3]), boxes)[0]
+    fine, coarse = 256 / 1024, 256 / 4096
+    torch.testing.assert_close(shares, torch.tensor([0.0, fine, coarse, 0.0]) / (fine + coarse))
+    assert answer_shares(centre, step, torch.tensor([1]), boxes).sum() == 0  # no token that is used shows it
+
+
+def test_the_place_head_learns_from_prompts_that_have_a_place():
+    torch.manual_seed(0)
+    head, visual = PlaceHead(16), torch.randn(4, 6, 16)
+    wanted = functional.one_hot(torch.tensor([1, 4, 2, 0]), 6).float()
+    wanted[3] = 0  # nowhere
+    answer = visual[torch.arange(4), wanted.argmax(1)].clone()
+    assert head(visual, answer, wanted).item() == pytest.approx(math.log(6))  # it knows nothing, and disturbs nothing
+    optimiser = torch.optim.AdamW(head.parameters(), lr=0.02)
+    for _ in range(60):
+        loss = head(visual, answer, wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss.item() < 0.1
+    same = head(torch.cat([visual[:3], visual[3:] * 9]), answer, wanted)
+    torch.testing.assert_close(same, head(visual, answer, wanted))
+
+
+def test_what_is_seen_in_the_middle_belongs_to_its_token(network, prompts):
+    """A visual token that changes, changes its own state; what the answer follows, changes with the question."""
+    with torch.no_grad():
+        reader = BatchedReader(network)
+        before = reader(prompts)
+        pixels = prompts.pixels.clone()
+        last = int(prompts.used[0]) - 1
+        pixels[0, last] = -pixels[0, last]
+        alone = torch.arange(TOKENS).flip(0).expand(len(pixels), -1)  # no token sees another in the tower
+        apart = reader(prompts._replace(segment=alone))
+        after = reader(prompts._replace(segment=alone, pixels=pixels))
+        moved = (after.visual - apart.visual).abs().amax(-1)[0]
+    assert moved[last] > 1e-3 and moved[:last].max() < 1e-5
+    assert (after.answer - apart.answer).abs()[0].max() > 1e-4 and torch.equal(after.answer[1:], apart.answer[1:])
+    assert before.visual.shape == (*prompts.pixels.shape[:2], network.config.text_config.hidden_size)
 
 
 def test_an_answer_that_cannot_be_read_is_not_asked_for(page):

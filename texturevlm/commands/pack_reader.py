@@ -14,7 +14,7 @@ def add_pack_reader(commands: arguments.Commands) -> None:
 
 
 def _pack_reader(options: argparse.Namespace) -> int:
-    from texturevlm.train.reader.pages import pack_reader
+    from texturevlm.train.reader.packing import pack_reader
 
     count = pack_reader(options.data, options.words, options.out, options.limit)
     print(f"{options.out}: {count} pages")

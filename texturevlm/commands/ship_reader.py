@@ -56,11 +56,11 @@ def _ship_reader(options: argparse.Namespace) -> int:
 
 
 def _files(given: Path) -> list[Path]:
-    """The weights that an argument names: a run's last checkpoint, or a file."""
-    from texturevlm.train.run_files import checkpoints
+    """The weights that an argument names: those of a run's last checkpoint, or a file."""
+    from texturevlm.train.run_files import checkpoints, final_weights
 
     if not given.is_dir():
         return [given]
     if not (found := checkpoints(given)):
         raise ValueError(f"RUN_OR_WEIGHTS must be a run with a checkpoint, or a file of weights, got {given}")
-    return [found[-1] / "weights.safetensors"]
+    return [final_weights(found[-1])]

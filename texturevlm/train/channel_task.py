@@ -78,7 +78,7 @@ class ChannelTask:
     def _read(self, name: str, kind: str, limit: int) -> None:
         """Add the examples of a data set, evenly spread."""
         asked = questions_by_image(self.settings.data / name, self.settings.words)
-        images = sorted(asked)[:: max(1, len(asked) // limit)][:limit]
+        images = chosen_images(asked, limit)
         progress = Progress(len(images), f"images of {name}")
         for path in images:
             made = example(path, asked[path], self.settings.cells)
@@ -158,6 +158,11 @@ def questions_by_image(folder: Path, words: Path | None) -> dict[Path, list[tupl
         if boxes and not (sample.objects and sample.image in found):
             found.setdefault(sample.image, []).append(boxes)
     return found
+
+
+def chosen_images(asked: Collection[Path], limit: int) -> list[Path]:
+    """At most `limit` images, evenly spread."""
+    return sorted(asked)[:: max(1, len(asked) // limit)][:limit]
 
 
 def places_of(sample: Sample, name: str, words: Path | None) -> tuple[Box, ...]:

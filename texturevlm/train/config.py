@@ -58,6 +58,7 @@ class FitConfig:
     warmup: int = 0  # steps over which the rate grows to its peak
     decay: float = 0.01  # weight decay for matrices; vectors and numbers have none
     clip: float = 0.0  # largest norm of the gradient; 0 for no limit
+    average: float = 0.0  # share of the running mean of the weights that a step keeps, such as 0.998; 0 for no mean
     precision: str = "float32"  # or bfloat16, by autocast
     device: str = "cpu"  # or cuda
     save_every: int = 500  # steps; 0 for only at the end, here and in the next two
@@ -76,6 +77,8 @@ class FitConfig:
         check_choice("FitConfig", "schedule", self.schedule, ("cosine", "linear"))
         if self.captured and not self.device.startswith("cuda"):
             raise ValueError(f"FitConfig: captured must be false unless device is cuda, got {self.device!r}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"FitConfig: average must be at least 0 and below 1, got {self.average!r}")
         for name in ("rate", "decay", "clip", "seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"FitConfig: {name} must be at least 0, got {getattr(self, name)!r}")

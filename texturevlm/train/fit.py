@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.progress import Progress
+from texturevlm.train.averaged import AveragedWeights
 from texturevlm.train.captured_step import CapturedSteps, Run
 from texturevlm.train.config import MAY_CHANGE, FitConfig, to_json
 from texturevlm.train.muon import Muon
@@ -92,7 +94,8 @@ def fit(
     torch.manual_seed(config.seed)
     optimiser = _optimiser(task.module, config)
     kept = {"fit": to_json(config), "task": dict(settings or {})}
-    first = _begin(out, task.module, optimiser, kept, resume)
+    averaged = AveragedWeights(task.module, config.average) if config.average else None
+    first = _begin(out, task.module, optimiser, averaged, kept, resume)
     run: Run = partial(_trained, task, config, optimiser, device)
     if config.captured:
         run = CapturedSteps(run, optimiser, device)
@@ -107,6 +110,8 @@ def fit(
         _set_rate(optimiser, rate)
         numbers = dict(run((batch, None if config.captured else step)))
         length = numbers.pop("gradient")
+        if averaged is not None:
+            averaged.update(step + 1)
         numbers |= {"rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
         done, last = step + 1, step + 1 == config.steps or spent >= 1
         progress.step()
@@ -120,22 +125,25 @@ def fit(
             if logs:
                 log.losses(done, read)
         if saves:  # first: an evaluation may take long, and a run may be killed meanwhile
-            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep)
+            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep, averaged=averaged)
         if evaluates:
-            found = evaluated(task)
+            found = evaluated(task, averaged)
             log.evaluation(done, found)
         if last:
             break
     log.close()
-    return found or evaluated(task)
+    return found or evaluated(task, averaged)
 
 
-def evaluated(task: Task) -> dict[str, float]:
-    """The task's evaluation; leaves the module's mode and the random state of training as they were."""
+def evaluated(task: Task, averaged: AveragedWeights | None = None) -> dict[str, float]:
+    """The task's evaluation; leaves the module's mode and the random state of training as they were.
+
+    averaged: what is evaluated, if it is not the weights themselves
+    """
     training = task.module.training
     task.module.eval()
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.random.fork_rng(), torch.no_grad(), averaged.in_place() if averaged else nullcontext():
             return {name: float(value) for name, value in task.evaluate().items()}
     finally:
         task.module.train(training)
@@ -214,7 +222,14 @@ def _groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [group for group in (wide, narrow) if group["params"]]
 
 
-def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept: dict[str, Any], resume: bool) -> int:
+def _begin(
+    out: Path,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    averaged: AveragedWeights | None,
+    kept: dict[str, Any],
+    resume: bool,
+) -> int:
     """Restore the last checkpoint, if there is one; returns the step to continue from."""
     for unfinished in out.glob(".step-*"):  # what a kill while writing left behind
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -229,5 +244,5 @@ def _begin(out: Path, module: nn.Module, optimiser: torch.optim.Optimizer, kept:
             old, new = config[part].get(name), kept[part].get(name)
             if old != new:
                 raise ValueError(f"fit: {part}.{name} must be {old!r} as in {last}, got {new!r}")
-    load_checkpoint(last, module, optimiser)
+    load_checkpoint(last, module, optimiser, averaged)
     return int(config["step"])

@@ -1,6 +1,7 @@
 """The files of a run: checkpoints, the loss curve as CSV and for TensorBoard, and one line per evaluation.
 
     OUT/step-00000500/weights.safetensors   the module: all that a deployed network needs
+                      averaged.safetensors  the same with the running mean of its weights, if there is one
                       state.pt              the optimiser's state and the random number generators
                       config.json           the step, the loop's config and the task's settings
 
@@ -26,21 +27,30 @@ from torch import nn
 
 from texturevlm.channels.pretrained import optional
 from texturevlm.journal import append, cut_unfinished
+from texturevlm.train.averaged import AveragedWeights
 
-_WEIGHTS, _STATE, _CONFIG = "weights.safetensors", "state.pt", "config.json"
+_WEIGHTS, _AVERAGED, _STATE, _CONFIG = "weights.safetensors", "averaged.safetensors", "state.pt", "config.json"
 _ROW = re.compile(rb'(?:\{"step": )?(\d+)')  # the step of a line of log.csv or evaluations.jsonl
 
 
 def save_checkpoint(
-    out: Path, step: int, module: nn.Module, optimiser: torch.optim.Optimizer, config: Mapping[str, Any], *, keep: int
+    out: Path,
+    step: int,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    config: Mapping[str, Any],
+    *,
+    keep: int,
+    averaged: AveragedWeights | None = None,
 ) -> None:
     """Write a checkpoint, and remove all but the last `keep`."""
     final = out / f"step-{step:08}"
     partial = out / f".{final.name}.{os.getpid()}"
     partial.mkdir(parents=True)
-    # Cloned: safetensors refuses tensors that share memory, as tied weights do.
-    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
-    (partial / _WEIGHTS).write_bytes(optional("save_checkpoint", "safetensors.torch").save(weights))
+    _save_weights(module, partial / _WEIGHTS)
+    if averaged is not None:
+        with averaged.in_place():
+            _save_weights(module, partial / _AVERAGED)
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     torch.save({"optimiser": optimiser.state_dict(), "cpu": torch.get_rng_state(), "cuda": cuda}, partial / _STATE)
     (partial / _CONFIG).write_text(json.dumps({"step": step, **config}, indent=1) + "\n", encoding="utf-8")
@@ -51,6 +61,12 @@ def save_checkpoint(
     _flush(out)
     for old in checkpoints(out)[:-keep]:
         shutil.rmtree(old)
+
+
+def _save_weights(module: nn.Module, path: Path) -> None:
+    # Cloned: safetensors refuses tensors that share memory, as tied weights do.
+    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
+    path.write_bytes(optional("save_checkpoint", "safetensors.torch").save(weights))
 
 
 def _flush(path: Path) -> None:
@@ -72,14 +88,25 @@ def check_out(out: Path, *, resume: bool) -> None:
         raise ValueError(f"fit: out must have no checkpoints, or --resume must be given, got {found[-1]}")
 
 
-def load_checkpoint(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Restore a module, its optimiser and the random state."""
-    weights = optional("load_checkpoint", "safetensors.torch").load((path / _WEIGHTS).read_bytes())
+def final_weights(checkpoint: Path) -> Path:
+    """The file of weights to deploy: the running mean, if there is one."""
+    averaged = checkpoint / _AVERAGED
+    return averaged if averaged.is_file() else checkpoint / _WEIGHTS
+
+
+def load_checkpoint(
+    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, averaged: AveragedWeights | None = None
+) -> None:
+    """Restore a module, its optimiser, the running mean and the random state."""
+    load = optional("load_checkpoint", "safetensors.torch").load
+    weights = load((path / _WEIGHTS).read_bytes())
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
         wrong = " ".join(str(error).split())
         raise ValueError(f"fit: {path} must hold the weights of {type(module).__name__}: {wrong}") from None
+    if averaged is not None:
+        averaged.restore(load((path / _AVERAGED).read_bytes()))
     state = torch.load(path / _STATE, map_location="cpu", weights_only=True)
     optimiser.load_state_dict(state["optimiser"])
     torch.set_rng_state(state["cpu"])

@@ -75,7 +75,7 @@ def _details(page: Sheet, column: Column, y: float) -> float:
         ("number", _NUMBERS),
         ("date", _DATES),
         ("due", _DUE),
-        *rng.sample(list(_OTHERS.items()), rng.randint(0, 4)),
+        *rng.sample([*_OTHERS.items()] * 2, rng.choice((0, 1, 2, 3, 4, 6))),
     ]
     rng.shuffle(kinds)
     label_pen, value_pen = rng.choice((style.body, style.small)), rng.choice((style.body, style.bold, style.filled))
@@ -120,7 +120,8 @@ def _items(page: Sheet, column: Column, y: float) -> float:
     step = style.leading * rng.uniform(1, 1.6)
     cells = TableCells(page)
     dark, currency = rng.random() < 0.2, rng.choice(_CURRENCIES)
-    for row in range(rng.randint(2, 9)):
+    most = max(3, int((column.bottom - y) / step) - 8)  # below it there is room for the sums
+    for row in range(min(most, rng.randint(*rng.choice(((2, 9), (2, 9), (8, 24)))))):
         y += step
         price = rng.uniform(1, 900)
         count = rng.randint(1, 40)

@@ -47,6 +47,20 @@ class Prompts(NamedTuple):
     length: Tensor
 
 
+class Reading(NamedTuple):
+    """What a forward pass gives: logits (B, T, V), and hidden states that only training looks at.
+
+    patches: (B, 4K, d), of the tower's last layer
+    visual:  (B, K, D), of the visual tokens in the middle of the language model
+    answer:  (B, D), of the token that the answer follows, there
+    """
+
+    logits: Tensor
+    patches: Tensor
+    visual: Tensor
+    answer: Tensor
+
+
 def positions(centre: Tensor, step: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """patch, extent, token and after of Prompts, in native coordinates.
 
@@ -154,8 +168,8 @@ class BatchedReader(nn.Module):
                 deep.append(self._merge(merger, x).view(batch, count, -1))
         return self._merge(tower.merger, x).view(batch, count, -1), deep, x
 
-    def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> Tensor:
-        """The last hidden states (B, T, D) of the ids."""
+    def read(self, image: Tensor, deep: list[Tensor], prompts: Prompts) -> tuple[Tensor, Tensor, Tensor]:
+        """The last hidden states (B, T, D) of the ids, and `visual` and `answer` of Reading."""
         model = self.network.model.language_model
         config, ids, before, count = model.config, prompts.ids, prompts.before[:, None], prompts.used[:, None]
         batch, room, width = image.shape
@@ -181,19 +195,24 @@ class BatchedReader(nn.Module):
         mixed = torch.cat([mixed, mixed], -1)[:, None]
         cos, sin = mixed.cos().to(x.dtype), mixed.sin().to(x.dtype)
         sizes = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+        middle = x
         for number, layer in enumerate(model.layers):
             x = self._text(layer, x, cos, sin, *sizes)
             if number < len(added):
                 x = x + added[number]
+            if number == len(model.layers) // 2:
+                middle = x
         own_order = torch.arange(length, device=ids.device)[None]
         own_order = torch.where(own_order < before, own_order, own_order + count)
         hidden: Tensor = model.norm(x.gather(1, own_order[..., None].expand(-1, -1, width)))
-        return hidden
+        seen = (before + torch.arange(room, device=ids.device))[..., None].expand(-1, -1, width)
+        first = (before + count + 1)[..., None].expand(-1, -1, width)  # ANSWER
+        return hidden, middle.gather(1, seen), middle.gather(1, first)[:, 0]
 
-    def forward(self, prompts: Prompts) -> tuple[Tensor, Tensor]:
-        """Logits (B, T, V), and the patches' hidden states."""
+    def forward(self, prompts: Prompts) -> Reading:
         image, deep, patches = self.look(prompts)
-        return self.network.lm_head(self.read(image, deep, prompts)), patches
+        hidden, visual, answer = self.read(image, deep, prompts)
+        return Reading(self.network.lm_head(hidden), patches, visual, answer)
 
 
 def answer_loss(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
@@ -222,7 +241,7 @@ def answers(reader: BatchedReader, prompts: Prompts, longest: int) -> Tensor:
     assert bool((ids.gather(1, before[:, None] + 1) == ANSWER).all())
     done = torch.zeros(count, dtype=torch.bool, device=ids.device)
     for number in range(longest):
-        hidden = reader.read(image, deep, prompts._replace(ids=ids))
+        hidden, _, _ = reader.read(image, deep, prompts._replace(ids=ids))
         last = hidden[torch.arange(count, device=ids.device), before + 1 + number]
         following = reader.network.lm_head(last).argmax(-1).where(~done, torch.full_like(before, PAD))
         ids = ids.scatter(1, (before + 2 + number)[:, None], following[:, None])

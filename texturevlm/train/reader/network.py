@@ -31,7 +31,7 @@ _LEAST_PIXELS = 16 * TOKEN_SIDE**2
 _CONFIDENCE = [0.2636, 0.3609, -1.9363, 2.7726, -5.7374]
 # How training lays tokens, for whoever asks: see vlm/trained.py.
 _TRAINED = {"levels": "apart", "coordinates": "native", "unreadable": ILLEGIBLE, "confidence": _CONFIDENCE}
-_HEAD, _DROPPED = "network.", "letter_head."  # of the names in a checkpoint of `texturevlm train`
+_HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 
 
 def make_config() -> Any:

@@ -35,12 +35,16 @@ _FAILURES = 20  # pages in a row that cannot be made: a worker ends
 
 
 class Batch(NamedTuple):
-    """Prompts, and what the letter head needs: centre and step of tokens (B, K, 2) and marks (B, T, 2)."""
+    """Prompts, and what the heads need that are dropped: centre and step of tokens (B, K, 2), marks, boxes (B, N, 4).
+
+    marks, boxes: as in ReaderSample, of letters (B, T, 2) and of answers (B, N, 4), with rows of zeros
+    """
 
     prompts: Prompts
     centre: Tensor
     step: Tensor
     marks: Tensor
+    boxes: Tensor
 
 
 class Pool:
@@ -138,7 +142,7 @@ class Pool:
         segment = None if name in CROPS else own["segment"].long()
         text = (own[field].long() for field in ("used", "ids", "before", "length"))
         prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
-        return Batch(prompts, centre, step, own["marks"])
+        return Batch(prompts, centre, step, own["marks"], own["boxes"])
 
     sampler: Callable[..., Tensor] = staticmethod(lambda *given: sample_pages(*given))
 

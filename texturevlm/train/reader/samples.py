@@ -39,6 +39,7 @@ _TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: comm
 _GUESSED = 0.25  # share of the questions that are kept though what they name is not legible: a reader may guess, rarely
 _AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
+_MOST_BOXES = 8  # of an answer that the reader is told about
 _TALLEST = 60  # pixels of a word that is read
 _WIDTHS = {"ijl.,:;'!|I ": 0.27, 'frt()[]/-"`': 0.36, "mwMW@%": 0.85, "ABCDEGHKNOPQRSUVXYZ&#+=<>~$": 0.66}
 _WIDTH = {sign: width for signs, width in _WIDTHS.items() for sign in signs}
@@ -79,6 +80,7 @@ class ReaderSample(NamedTuple):
     tokens, segment, magnified: as in ReaderView
     keep:              the box outside of which paper is shown
     marks:             (letters, 2), see `letter_marks`
+    boxes:             (n, 4), where the answer stands; none if nobody can read it there
     """
 
     tokens: Floats
@@ -88,11 +90,13 @@ class ReaderSample(NamedTuple):
     before: int
     keep: tuple[float, float, float, float]
     marks: Floats
+    boxes: Floats
     kind: str
 
 
 _EVERYWHERE = (-1e4, -1e4, 1e4, 1e4)
 _NO_MARKS = np.zeros((0, 2), np.float32)
+_NO_BOXES = np.zeros((0, 4), np.float32)
 
 
 def page_samples(
@@ -160,10 +164,12 @@ def _asked(
     named = legible_height(view.tokens, question.named) * page.type_share
     if named < _HARD and rng.random() > _GUESSED:
         return None
+    boxes = np.array(question.boxes[:_MOST_BOXES], np.float32).reshape(-1, 4)
     if height < _LEGIBLE or not page.readable:
-        prompt = training_ids(question.text, ILLEGIBLE, shape.length)
+        prompt, boxes = training_ids(question.text, ILLEGIBLE, shape.length), _NO_BOXES
         assert prompt is not None
-    return ReaderSample(view.tokens, view.segment, view.magnified, *prompt, _EVERYWHERE, _NO_MARKS, question.kind)
+    own = (view.tokens, view.segment, view.magnified)
+    return ReaderSample(*own, *prompt, _EVERYWHERE, _NO_MARKS, boxes, question.kind)
 
 
 def _line(
@@ -244,7 +250,7 @@ def _crop(
         tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
         segment = np.zeros(len(tokens), np.int8)  # all tokens of a crop attend to one another
         marks = letter_marks(page, chosen) if page.readable else _NO_MARKS
-        return ReaderSample(tokens, segment, 1.0, *prompt, keep, marks, kind)
+        return ReaderSample(tokens, segment, 1.0, *prompt, keep, marks, _NO_BOXES, kind)
     return None
 
 
@@ -272,7 +278,7 @@ def _around(boxes: NDArray[np.float64]) -> tuple[float, float, float, float]:
 def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
     """The arrays that hold one sample of a shape: their shapes and types."""
     shape = SHAPES[name]
-    marks = shape.length if shape.grids else 0
+    marks, boxes = (shape.length, 0) if shape.grids else (0, _MOST_BOXES)
     return {
         "tokens": ((shape.tokens, 4), np.float32),
         "segment": ((shape.tokens,), np.int8),
@@ -283,6 +289,7 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
         "length": ((), np.int16),  # 0 where there is no sample
         "keep": ((4,), np.float32),
         "marks": ((marks, 2), np.float32),
+        "boxes": ((boxes, 4), np.float32),
     }
 
 
@@ -300,6 +307,7 @@ def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarra
         arrays["magnified"][number] = one.magnified
         arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
         arrays["before"][number], arrays["keep"][number] = one.before, one.keep
+        arrays["boxes"][number, : len(one.boxes)] = one.boxes
         if len(arrays["marks"][number]):
             arrays["marks"][number] = _FAR
             arrays["marks"][number, : len(one.marks)] = one.marks

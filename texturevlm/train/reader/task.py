@@ -25,7 +25,9 @@ from texturevlm.train.reader.alphabet import decode_ids
 from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
-from texturevlm.train.reader.pages import PAGE_SIZE, PackedPages, ReaderPage, make_vocabulary, rendered, turned
+from texturevlm.train.reader.packing import PackedPages
+from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, turned
+from texturevlm.train.reader.place import PlaceHead, answer_shares
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
@@ -34,7 +36,8 @@ from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import families
 
 BATCHES = {"line": 1024, "block": 512, "few": 384, "many": 160, "most": 80}  # samples per step at batch = 1
-SHARES = {"line": 0.1, "block": 0.15, "few": 0.2, "many": 0.4, "most": 0.15}  # of steps, once all are learned
+SHARES = {"line": 0.05, "block": 0.1, "few": 0.22, "many": 0.45, "most": 0.18}  # of steps, once all are learned
+SETS = {"docvqa_half": 0.45, "funsd": 0.27, "sroie": 0.2, "chartqa": 0.08}  # how often a real page is one of a set
 _TURNED = 0.02  # share of pages that are mirrored or upside down
 _UNSEEN = 9  # one font family in so many is held out
 _LONGEST = 40  # characters of answers that are judged
@@ -44,12 +47,13 @@ _RECOMPILED = 64  # each shape, and each of several modules, compiles anew
 
 
 class ReaderModule(nn.Module):
-    """What is trained: the network, and the head that is dropped."""
+    """What is trained: the network, and the heads that are dropped."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network: Any = make_network()
         self.letter_head = LetterHead(self.network.config.vision_config.hidden_size)
+        self.place_head = PlaceHead(self.network.config.text_config.hidden_size)
 
 
 class Drawn(NamedTuple):
@@ -139,12 +143,15 @@ class ReaderTask:
 
     def losses(self, drawn: Drawn, step: int) -> dict[str, Tensor]:
         batch = drawn.batch
-        logits, patches = self.reader(batch.prompts)
-        loss, _ = answer_loss(logits, batch.prompts)
-        letters = loss.new_zeros(())
+        found = self.reader(batch.prompts)
+        loss, _ = answer_loss(found.logits, batch.prompts)
+        letters = place = loss.new_zeros(())
         if drawn.shape in CROPS:
-            letters = self.module.letter_head(patches, batch.prompts, batch.centre, batch.step, batch.marks)
-        return {"answer": loss, "letters": letters}
+            letters = self.module.letter_head(found.patches, batch.prompts, batch.centre, batch.step, batch.marks)
+        else:
+            wanted = answer_shares(batch.centre, batch.step, batch.prompts.used, batch.boxes)
+            place = self.module.place_head(found.visual, found.answer, wanted)
+        return {"answer": loss, "letters": letters, "place": place}
 
     def evaluate(self) -> dict[str, float]:
         """On pages with unseen fonts, with unseen wordings, and real pages of held-out documents of the train split."""
@@ -188,6 +195,7 @@ class PageMaker:
         self.numbers, self.held = ([], []) if self.packed is None else self.packed.split()
         texts = [] if self.packed is None else [self.packed.texts(number) for number in self.numbers]
         self.vocabulary: Vocabulary = make_vocabulary(texts)
+        self.shares = np.array([] if self.packed is None else _page_shares(self.packed, self.numbers))
         self.fonts, self.unseen = split_fonts(find_fonts(settings.fonts))
         self.writer = AnswerWriter(self.fonts, [word for page in texts for word, _ in page.words])
 
@@ -195,7 +203,7 @@ class PageMaker:
         """A page that gives samples to read and to answer."""
         while True:
             if self.packed is not None and rng.random() < self.settings.real:
-                page = self._real(self.numbers[int(rng.integers(len(self.numbers)))], rng)
+                page = self._real(int(rng.choice(self.numbers, p=self.shares)), rng)
             else:
                 page = rendered(rng, self.fonts, self.vocabulary)
             if rng.random() < _TURNED:
@@ -225,6 +233,13 @@ class PageMaker:
 
     def _sampled(self, page: ReaderPage, number: int) -> Made:
         return page, page_samples(page, np.random.default_rng([5, number]))
+
+
+def _page_shares(packed: PackedPages, numbers: Sequence[int]) -> list[float]:
+    """How often each page is drawn: sets by SETS, pages of a set alike."""
+    sets = [packed.rows[number]["set"] for number in numbers]
+    shares = [SETS[name] / sets.count(name) for name in sets]
+    return [share / sum(shares) for share in shares]
 
 
 def split_fonts(fonts: Sequence[Path]) -> tuple[list[Path], list[Path]]:
