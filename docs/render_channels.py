@@ -60,7 +60,8 @@ levels coarser, averaged over the cell's region, and squared. A linear form per 
 adds them up. The column *use* says where a channel's weight comes from:
 
 - *trained*: learned from answer boxes and object boxes (`texturevlm train examples/train/channels.toml`).
-- *stated*: no training image has it, so its weight is written down (`PRIOR` in `relevance/channel_form.py`).
+- *stated*: no training image has it, so its weight is written down (`PRIOR` in `relevance/channel_form.py`). Motion
+  counts less the more of the image moves, and not at all from a quarter of the cells on: then it is the camera.
 - *regions*: `cluster_id` says which cells belong together.
 - *question*: compared with the question's embedding, where an encoder is given.
 

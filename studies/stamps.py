@@ -10,6 +10,8 @@ known, so that the table is about angles and not about finding stamps.
 
 import argparse
 import random
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,20 +36,20 @@ from texturevlm.types import Allocation, Texture
 ANGLES = (20, -35, 90)
 WIDE, TALL = 62 / 297, 30 / 297  # of the page's longer side
 TRIED = 60  # places
-FOLLOW, LIES, BACK = "footprints follow the stamp", "upright, read as it lies", "upright, turned back by the true angle"
+FOLLOW, LIES, BACK = "footprints follow the text", "upright, read as it lies", "upright, turned back by the true angle"
 
 
 class Stamped(NamedTuple):
-    """A page with a stamp.
+    """An image with something printed on it at an angle: a stamp, a sign.
 
-    middle: of the stamp, (x, y); line: (4, 2), the corners of the number's line; box: around the whole stamp
+    line: (4, 2), the corners of the number's line; box: around all that was printed; angle: of the line, in degrees
     """
 
     page: Image.Image
     number: str
-    middle: tuple[float, float]
     line: Tensor
     box: tuple[float, float, float, float]
+    angle: float
 
 
 def stamped(page: Image.Image, angle: float, seed: str) -> Stamped:
@@ -75,7 +77,7 @@ def stamped(page: Image.Image, angle: float, seed: str) -> Stamped:
     part[...] = np.minimum(part, np.asarray(turned))
     middle = x + turned.width / 2, y + turned.height / 2
     line = turn_vectors(corners.float(), angle) + torch.tensor(middle)
-    return Stamped(Image.fromarray(whole), number, middle, line, (x, y, x + turned.width, y + turned.height))
+    return Stamped(Image.fromarray(whole), number, line, (x, y, x + turned.width, y + turned.height), angle)
 
 
 def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:
@@ -119,9 +121,9 @@ def followed(one: Stamped, times: int) -> tuple[list[LineCrop], float]:
     return line_crops(picture, corners, times), angle
 
 
-def left_upright(one: Stamped, angle: float, times: int) -> dict[str, list[LineCrop]]:
+def left_upright(one: Stamped, times: int) -> dict[str, list[LineCrop]]:
     """What OCR gets if footprints stay upright."""
-    image, allocation = chosen(one, 0.0)
+    angle, (image, allocation) = one.angle, chosen(one, 0.0)
     picture = painted(image.original, allocation)
     whole = Texture((picture[None],))
     frame = whole_frame(whole.size, angle)
@@ -133,28 +135,45 @@ def left_upright(one: Stamped, angle: float, times: int) -> dict[str, list[LineC
     }
 
 
-def study(options: argparse.Namespace) -> dict[str, Any]:
+class Printed(NamedTuple):
+    """An image to print on. times: how much larger OCR gets a line; at: the image with a stamp at an angle"""
+
+    name: str
+    times: int
+    at: Callable[[float], Stamped]
+
+
+def read_lines(images: Sequence[Printed], angles: Sequence[float], options: argparse.Namespace) -> dict[str, Any]:
+    """The record of a study: the scores of each way at each angle, and whether tokens have the line's angle."""
     torch.set_num_threads(1)
-    pages = held_pages(options)
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     found: dict[str, list[bool]] = {}
-    progress = Progress(len(pages), "pages")
-    for questions in pages:
-        page, times = Image.open(questions[0].image).convert("L"), max(1, round(questions[0].reduced))
-        for angle in (0, *ANGLES):
-            one = stamped(page, angle, questions[0].image.name)
-            crops, got = followed(one, times)
+    progress = Progress(len(images), "images")
+    for image in images:
+        for angle in (0, *angles):
+            one = image.at(angle)
+            crops, got = followed(one, image.times)
             cut = {f"{angle}/{FOLLOW}": crops}
-            found.setdefault(str(angle), []).append(abs((got - angle + 180) % 360 - 180) <= 3)
+            found.setdefault(str(angle), []).append(abs((got - one.angle + 180) % 360 - 180) <= 3)
             if angle:
-                cut |= {f"{angle}/{how}": some for how, some in left_upright(one, angle, times).items()}
+                cut |= {f"{angle}/{how}": some for how, some in left_upright(one, image.times).items()}
             for name, engine in engines.items():
                 for key, some in cut.items():
                     scores[name].setdefault(key, []).append(legibility_score(engine.read(some), [one.number]))
         progress.step()
     names = {name: engine.name for name, engine in engines.items()}
-    return {"ocr": names, "pages": [own[0].image.name for own in pages], "scores": scores, "found": found}
+    return {"ocr": names, "pages": [image.name for image in images], "scores": scores, "found": found}
+
+
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    images = []
+    for questions in held_pages(options):
+        first = questions[0]
+        page = Image.open(first.image).convert("L")
+        stamp = partial(stamped, page, seed=first.image.name)
+        images.append(Printed(first.image.name, max(1, round(first.reduced)), stamp))
+    return read_lines(images, ANGLES, options)
 
 
 def report(record: dict[str, Any]) -> str:

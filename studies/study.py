@@ -5,8 +5,10 @@ versions it was made.
 """
 
 import json
+import math
 import platform
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +36,7 @@ READINGS = option("--readings", type=Path, metavar="DIR", help="cache of what OC
 MODEL = option("--model", default="reader", metavar="PATH_OR_ID", help="(default: reader)")
 DEVICE = option("--device", default=None, metavar="D", help="(default: cuda if there is one)")
 SPLIT = option("--split", default="train", choices=("train", "eval"), help="(default: train)")
+SECONDS = option("--seconds", type=float, metavar="S", help="after which nothing new begins (default: no limit)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 
 
@@ -113,6 +116,11 @@ def device_of(options: Namespace) -> str:
     return options.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def deadline(options: Namespace) -> float:
+    """When --seconds are over, by `time.monotonic`."""
+    return time.monotonic() + (math.inf if options.seconds is None else options.seconds)
+
+
 def check_limit(limit: int | None, least: int = 1) -> None:
     """--limit N, if given, must leave something to measure."""
     if limit is not None:
@@ -125,9 +133,15 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
     for action in sorted(parser._actions, key=lambda action: bool(action.option_strings)):
         value = getattr(options, action.dest, None)
         if value is not None and value != action.default:
-            shown = str(action.metavar) if isinstance(value, (Path, list)) else str(value)
-            words += [*action.option_strings[-1:], *([] if value is True else [shown])]
+            words += [*action.option_strings[-1:], *([] if value is True else [_shown(value, str(action.metavar))])]
     return " ".join(words)
+
+
+def _shown(value: Any, placeholder: str) -> str:
+    """The value of an option: numbers as they are typed, paths by their placeholder."""
+    if isinstance(value, list) and all(isinstance(one, int) for one in value):
+        return ",".join(map(str, value))
+    return placeholder if isinstance(value, (Path, list)) else str(value)
 
 
 def evenly(items: Sequence[Item], limit: int | None) -> list[Item]:

@@ -14,6 +14,7 @@ from texturevlm.turned import (
     as_read,
     check_turn,
     turned_back,
+    turned_maps,
     turned_upright,
     upright_frame,
     upright_size,
@@ -214,3 +215,55 @@ def test_an_image_without_lines_is_not_turned():
     assert orientation.find_turn(tv.Texture(torch.ones(1, 3, 5, 7))) == 0
     with pytest.raises(ValueError, match="one image, got a batch of 2"):
         orientation.find_turn(tv.Texture(torch.ones(2, 3, 50, 70)))
+
+
+def marked():
+    """An image of noise, a map of one of its corners, and where that corner is."""
+    torch.manual_seed(0)
+    texture = tv.Texture(torch.rand(1, 3, 300, 400))
+    there = torch.zeros(1, 30, 40)
+    there[0, 2:8, 30:38] = 1
+    return texture, there, (300.0, 20.0, 380.0, 80.0)
+
+
+@pytest.mark.parametrize("turn", [90.0, 180.0, -90.0, 20.0])
+@pytest.mark.parametrize("scorer", ["attention", "gaze"])
+def test_maps_that_a_scorer_holds_are_turned_with_the_image(turn, scorer):
+    texture, there, box = marked()
+    relevance = tv.SCORERS["attention"](there) if scorer == "attention" else tv.SCORERS["channels"](gaze=there)
+    found = tv.choose_tokens(texture, "where?", budget=12, relevance=relevance, allocator="layers", turn=turn)
+    x, y = found.centre[0, found.level[0].argmin()].tolist()
+    assert box[0] - 20 <= x <= box[2] + 20 and box[1] - 20 <= y <= box[3] + 20
+    assert not found.upright[found.valid].all() or turn == 180
+
+
+def test_turned_maps_lie_where_the_turned_image_lies():
+    texture, there, _ = marked()
+    for angle in (90.0, 35.0):
+        frame = whole(texture.size, angle)
+        wide = torch.nn.functional.interpolate(there[:, None], texture.size, mode="bilinear").expand(-1, 3, -1, -1)
+        wanted = turned_upright(tv.Texture((wide.contiguous(),)), frame).levels[0][:, :1]
+        found = turned_maps(there, frame)[:, None]
+        wanted = torch.nn.functional.interpolate(wanted, found.shape[2:], mode="area")
+        assert (found - wanted).abs().mean() < 0.01
+
+
+def test_each_image_of_a_batch_has_its_own_map():
+    torch.manual_seed(0)
+    texture = tv.Texture(torch.rand(2, 3, 300, 400))
+    maps = torch.zeros(2, 30, 40)
+    maps[0, :, :8], maps[1, :, 32:] = 1, 1
+    for share in (False, True):
+        found = tv.choose_tokens(
+            texture, "a", budget=24, relevance=tv.SCORERS["attention"](maps), allocator="layers", turn=180, share=share
+        )
+        left, right = (float(found.centre[one, found.level[one].argmin(), 0]) for one in (0, 1))
+        assert left < 150 and right > 250
+
+
+def test_an_earlier_frame_is_not_turned():
+    texture, _, _ = marked()
+    scorer = tv.SCORERS["channels"](previous=texture)
+    with pytest.raises(ValueError, match="previous must be upright, got one to be turned by 20°"):
+        tv.choose_tokens(texture, budget=12, relevance=scorer, turn=20)
+    assert tv.choose_tokens(texture, budget=12, relevance=scorer, share=True).valid.any()

@@ -96,24 +96,43 @@ def upright_frame(texture: Texture, angle: float) -> UprightFrame:
 
 def turned_upright(texture: Texture, frame: UprightFrame) -> Texture:
     """The image in its upright frame, level 0 alone; beyond the image's border there is paper."""
-    angle = frame.angle
-    if angle == 0:
+    if frame.angle == 0:
         return texture
     image = texture.levels[0]
-    if angle % QUARTER == 0:
-        return replace(texture, levels=(image.rot90(round(angle / QUARTER), (2, 3)),), size=frame.size, resident=None)
-    height, width = frame.size
-    y, x = (torch.arange(extent, device=image.device) + 0.5 for extent in (height, width))
-    x, y = x + frame.box[0], y + frame.box[1]
-    (ux, uy), (vx, vy) = _axes(angle)
-    across = x * ux + y[:, None] * vx  # in pixels from the image's centre
-    down = x * uy + y[:, None] * vy
-    rows, columns = image.shape[2:]
-    grid = torch.stack([across * (2 / columns), down * (2 / rows)], -1)[None].expand(len(image), -1, -1, -1)
+    if frame.angle % QUARTER == 0:
+        turned = image.rot90(round(frame.angle / QUARTER), (2, 3))
+        return replace(texture, levels=(turned,), size=frame.size, resident=None)
+    grid = _sources(frame, frame.size, image)
     found = functional.grid_sample(image.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
-    inside = (across.abs() <= columns / 2) & (down.abs() <= rows / 2)
+    inside = (grid[0].abs() <= 1).all(-1)
     found = torch.where(inside, found.clamp(0, 1), _paper(texture)[..., None, None]).to(image.dtype)
     return replace(texture, levels=(found,), size=frame.size, resident=None)
+
+
+def turned_maps(maps: Tensor, frame: UprightFrame) -> Tensor:
+    """Maps (B, h, w) of the image, of any extent, in its upright frame, at about their own resolution; 0 beyond it."""
+    if frame.angle % QUARTER == 0:
+        return maps.rot90(round(frame.angle / QUARTER), (1, 2))
+    finest = max(extent / side for extent, side in zip(maps.shape[1:], frame.given))
+    grid = _sources(frame, (math.ceil(frame.size[0] * finest), math.ceil(frame.size[1] * finest)), maps)
+    return functional.grid_sample(maps[:, None].float(), grid, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _sources(frame: UprightFrame, grid: tuple[int, int], like: Tensor) -> Tensor:
+    """(B, h, w, 2): where in the image each of the h × w parts of its upright picture lies, from -1 to 1.
+
+    like: a batch of as many images, on the device of the result
+    """
+    (height, width), (x0, y0) = frame.size, frame.box[:2]
+    y, x = (
+        (torch.arange(parts, device=like.device) + 0.5) * (extent / parts)
+        for parts, extent in zip(grid, (height, width))
+    )
+    x, y = x + x0, y + y0
+    (ux, uy), (vx, vy) = _axes(frame.angle)
+    across, down = x * ux + y[:, None] * vx, x * uy + y[:, None] * vy  # in pixels from the image's centre
+    rows, columns = frame.given
+    return torch.stack([across * (2 / columns), down * (2 / rows)], -1)[None].expand(len(like), -1, -1, -1)
 
 
 def turned_back(allocation: Allocation, frame: UprightFrame) -> Allocation:
@@ -134,11 +153,18 @@ def turned_back(allocation: Allocation, frame: UprightFrame) -> Allocation:
 class TextRegion(NamedTuple):
     """A part of an image whose text has an angle of its own.
 
-    angle: in degrees; cells: (n, 4), boxes that together hold it, xyxy in pixels
+    angle: in degrees; cells: (n, 4), boxes on it, xyxy in pixels
     """
 
     angle: float
     cells: Tensor
+
+    def holds(self, points: Tensor) -> Tensor:
+        """(…, 2) → (…): which points lie in the least box around the cells along the axes of the text."""
+        cells = self.cells.to(points)
+        middle, half = (cells[:, :2] + cells[:, 2:]) / 2, (cells[:, 2:] - cells[:, :2]).amax(0) / 2
+        own, places = (turn_vectors(one, -self.angle) for one in (middle, points))
+        return ((places >= own.amin(0) - half) & (places <= own.amax(0) + half)).all(-1)
 
 
 def following(allocation: Allocation, regions: Sequence[TextRegion]) -> Allocation:
@@ -150,10 +176,8 @@ def following(allocation: Allocation, regions: Sequence[TextRegion]) -> Allocati
     extent = torch.maximum(ddx.norm(dim=-1), ddy.norm(dim=-1)) * allocation.patch
     for region in regions:
         cells = region.cells.to(allocation.centre)
-        middle = allocation.centre[:, :, None]
-        inside = ((middle >= cells[:, :2]) & (middle < cells[:, 2:])).all(-1).any(-1)
         small = extent <= (cells[:, 2:].amax(0) - cells[:, :2].amin(0)).amax()
-        follows = (inside & small)[..., None]
+        follows = (region.holds(allocation.centre) & small)[..., None]
         (cosine, sine), _ = _axes(region.angle)
         cover = abs(cosine) + abs(sine)  # of a turned square around an upright one
         ddx = torch.where(follows, turn_vectors(ddx, region.angle) * cover, ddx)

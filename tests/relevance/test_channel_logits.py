@@ -26,6 +26,8 @@ def random_form() -> ChannelForm:
 def random_case(names, size, grid, device="cpu"):
     layers = torch.rand(2, len(names), *size)
     layers[:, names.index(features.REGION_KEY)] = torch.randint(0, 9, (2, *size)).float()
+    if features.MOTION_KEY in names:  # of the first image a tenth moves, of the second nearly all
+        layers[0, names.index(features.MOTION_KEY)] *= torch.rand(size) < 0.1
     salience = torch.rand(2, *grid) + 0.01
     maps = ImageMaps(
         salience / salience.sum((1, 2), keepdim=True), 0.1 + 100 * torch.rand(2, *grid), torch.rand(2, *grid) < 0.5
@@ -45,10 +47,10 @@ def compare(names, size, grid, device="cpu"):
 
 
 @pytest.mark.parametrize("size, grid", SIZES)
-@pytest.mark.parametrize("gaze", [False, True])
-def test_the_kernels_give_the_logits_of_the_features(emulated, size, grid, gaze):
+@pytest.mark.parametrize("also", [(), ("gaze",), ("motion", "gaze")])
+def test_the_kernels_give_the_logits_of_the_features(emulated, size, grid, also):
     needless = [name for name, channel in CHANNELS.items() if not channel.needs]
-    compare((*needless, *(["gaze"] if gaze else [])), size, grid)
+    compare((*needless, *also), size, grid)
     assert emulated.launches["channel_sums"] == 1
 
 
@@ -62,4 +64,5 @@ def test_the_kernels_use_the_same_numbers():
     known = definitions("channel_logits.cu").constants
     wanted = {"CONTEXTS": len(features.CONTEXT), "BLOCKS": len(features.BLOCKS), "MAPS": len(features.OF_MAPS)}
     wanted |= {"FLOOR": features.FLOOR, "FINEST_SCALE": features.SCALES[0], "COARSEST_SCALE": features.SCALES[1]}
+    wanted |= {"MOVING": features.MOVING, "ALL_MOVES": features.ALL_MOVES}
     assert {name: known[name] for name in wanted} == wanted

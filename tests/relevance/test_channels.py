@@ -12,6 +12,7 @@ from texturevlm.channels import CHANNELS, build
 from texturevlm.evaluate.objects import fine_tokens, painted
 from texturevlm.relevance import ChannelScorer, image_maps
 from texturevlm.relevance.channel_features import (
+    ALL_MOVES,
     CHANNEL_FEATURES,
     REGION_KEY,
     cell_features,
@@ -79,15 +80,18 @@ def test_every_channel_is_used_as_the_registry_says():
 
 @pytest.mark.parametrize("name", sorted(PRIOR))
 def test_every_stated_weight_counts(name, page):
-    """A channel that is 1 in the left half changes its logits by its weight."""
+    """A channel that is 1 at the left changes the logits there by its weight; motion by less, the more moves."""
     scorer, maps = ChannelScorer(), image_maps(page)
     plain = scorer.prepare(page)
     layers = plain.layers
-    half = torch.zeros_like(layers.levels[0][:, :1])
-    half[..., : half.shape[3] // 2] = 1
-    with_it = tv.Texture((torch.cat([layers.levels[0], half], 1),), (*layers.names, name), layers.size)
-    terms = scorer.terms(plain._replace(layers=with_it.mipmapped(), kept={}), "", maps)
-    assert terms[name][..., 0].mean() == pytest.approx(PRIOR[name]) and terms[name][..., -1].abs().max() < 1e-6
+    left = torch.zeros_like(layers.levels[0][:, :1])
+    left[..., : left.shape[3] // 10] = 1
+    with_it = tv.Texture((torch.cat([layers.levels[0], left], 1),), (*layers.names, name), layers.size)
+    terms = scorer.terms(plain._replace(layers=with_it.mipmapped(), kept={}), "", maps)[name]
+    still = 1 - float((terms != 0).float().mean()) / ALL_MOVES
+    assert 0.5 < still < 0.7
+    wanted = PRIOR[name] * (still if name == "motion" else 1)
+    assert terms[..., 0].mean() == pytest.approx(wanted) and terms[..., -1].abs().max() < 1e-6
     assert name not in scorer.terms(plain, "", maps)
 
 
@@ -154,7 +158,7 @@ def test_mistakes_are_told(page, tmp_path):
         ChannelScorer(kind="map")
     with pytest.raises(ValueError, match=r"argument must be one of previous, relevance, .*, got 'glance'"):
         ChannelScorer(glance=1)
-    with pytest.raises(FileNotFoundError, match=r"gone\.npz"):
+    with pytest.raises(FileNotFoundError, match=r"ChannelScorer: .*gone\.npz must be a file of weights"):
         ChannelScorer(weights=tmp_path / "gone.npz")
 
 
@@ -169,3 +173,15 @@ def test_weights_of_another_registry_are_refused(tmp_path):
     np.savez(tmp_path / "else.npz", anything=np.zeros(3))
     with pytest.raises(ValueError, match="must hold weights for this version's"):
         ChannelScorer(weights=tmp_path / "else.npz")
+
+
+@pytest.mark.parametrize("moves, lifted", [("object", True), ("camera", False)])
+def test_motion_counts_only_where_the_rest_stands_still(photograph, moves, lifted):
+    image = photograph.levels[0]
+    before = image.roll(7, 3) if moves == "camera" else image.clone()
+    if moves == "object":
+        before[..., 40:80, 40:80] = 1 - before[..., 40:80, 40:80]
+    scorer = ChannelScorer(previous=build(tv.Texture((before,)), ["red", "green", "blue"]))
+    maps = image_maps(photograph)
+    added = scorer.terms(scorer.prepare(photograph), "", maps)["motion"]
+    assert (float(added.amax()) > 0.5) == lifted and (float(added.abs().amax()) > 0) == lifted

@@ -57,6 +57,8 @@ def test_mistakes_are_told_before_slow_work(made, tmp_path):
             tv.choose_tokens(texture, "a", relevance=relevance)
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             tv.load_vlm("reader", relevance=relevance)
+    with pytest.raises(ValueError, match=r"ask: relevance must be one of .*, got 'embedding' without its models"):
+        VLM(*models.built("qwen3_vl")).ask(models.noise(64, 64), "a", relevance="embedding")
     (tmp_path / "empty").mkdir()
     with pytest.raises((ValueError, OSError), match="empty"):
         tv.choose_tokens(texture, "a", relevance=f"embedding:{tmp_path / 'empty'},{pca}")

@@ -7,6 +7,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import texturevlm as tv
+from texturevlm.relevance import text_regions
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.turned import TextRegion, following
@@ -51,6 +52,28 @@ def test_a_stamp_is_a_region_of_its_own_and_a_plain_page_has_none(invoice):
     assert ((region.cells[:, :2] <= middle) & (region.cells[:, 2:] >= middle)).all(1).any()
 
 
+def with_sign(photograph, angle):
+    """A board whose words are on no page that the spotter learned from."""
+    board = Image.new("RGB", (230, 104), (24, 96, 60))
+    pen = ImageDraw.Draw(board)
+    pen.rectangle((3, 3, 226, 100), outline="white", width=2)
+    for row, text in enumerate(("Zwolqa", "Exit 6163-86")):
+        pen.text((115, 31 + 42 * row), text, fill="white", font=ImageFont.load_default(26), anchor="mm")
+    mask = Image.new("L", board.size, 255)
+    board, mask = (one.rotate(-angle, Image.Resampling.BICUBIC, expand=True) for one in (board, mask))
+    made = photograph.copy()
+    made.paste(board, (120, 150), mask)
+    return made
+
+
+@pytest.mark.parametrize("angle", [-25, 40])
+def test_a_sign_whose_words_nobody_knows_is_a_region(angle):
+    photograph = Image.open(INVOICE.parent / "photo.jpg").convert("RGB")
+    assert find_regions(tv.Texture.open(photograph)) == []
+    (region,) = find_regions(tv.Texture.open(with_sign(photograph, angle)))
+    assert abs(region.angle - angle) <= 3
+
+
 def footprints():
     boxes = torch.tensor([[[100.0, 100.0, 132.0, 132.0], [0.0, 0.0, 32.0, 32.0], [60.0, 60.0, 160.0, 160.0]]])
     return tv.Allocation.of_boxes(boxes, (400, 400), 16)
@@ -68,3 +91,18 @@ def test_footprints_in_a_region_follow_it_and_cover_what_they_covered(angle):
     assert inside.all()
     corner = max(float(u.abs().max()), float(v.abs().max()))
     assert corner > 0.9  # and no more than that
+
+
+def test_a_region_is_the_box_along_its_text():
+    spots = torch.tensor([[100.0, 100.0], [140.0, 140.0], [180.0, 180.0]])  # a line at 45°, its second spot missing
+    half = torch.tensor([-20.0, -20.0, 20.0, 20.0])
+    region = TextRegion(45.0, torch.cat([spots, spots], 1)[[0, 2]] + half)
+    assert region.holds(spots).all()
+    assert region.holds(torch.tensor([[140.0, 160.0], [100.0, 180.0]])).tolist() == [True, False]
+
+
+def test_angles_around_half_a_quarter_turn_are_one_region():
+    angle = torch.tensor([[44.0, -44.5, 43.0, 10.0]])
+    (together,) = text_regions._groups(angle, torch.tensor([[True, True, True, False]]))
+    assert len(together) == 3
+    assert text_regions._median(angle[0, :3]) % 90 == pytest.approx(44.0)

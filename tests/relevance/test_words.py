@@ -1,7 +1,10 @@
 """Which words are the answer: on pages made by hand, where everybody can see which."""
 
 import json
+import random
+import re
 import time
+import unicodedata
 
 import numpy as np
 import pytest
@@ -172,6 +175,17 @@ class TestMatching:
         assert "date" in of("When was it sent?") and "date" not in of("Who sent it?")
         assert "money" in of("How much was paid?") and "percent" in of("What percentage is it?")
         assert "yes" in of("Is it signed?") and "yes" not in of("What is signed?")
+
+    def test_asked_word_by_word_is_asked_of_the_whole_question(self):
+        """Most patterns are searched in single words, which are kept; the text is that of the patterns' own words."""
+        words = re.findall(r"[\w#$%']+", " ".join(ASKED.values()))
+        words += [*"?!,.-/()", "a.m.", "o'clock", "e-mail", "per", "IS", "how", "many", "of", "number", "web"]
+        draw = random.Random(0)
+        for _ in range(400):
+            question = draw.choice([" ", " ", "", "\n", "\u3000"]).join(draw.choices(words, k=draw.randint(0, 9)))
+            text = unicodedata.normalize("NFKC", question)
+            wanted = [bool(re.search(pattern, text, re.IGNORECASE)) for pattern in ASKED.values()]
+            assert asked_kinds(question).astype(bool).tolist() == wanted, question
 
 
 class TestProbabilities:

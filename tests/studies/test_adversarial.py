@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studies.adversarial import KINDS, PATCHES, WATERMARK, distracted, main
+from studies.adversarial import KINDS, PATCHES, SCORERS, SETS, WATERMARK, distracted, free_place, main
 from tests.evaluate.folders import write_folder
 
 
@@ -15,7 +15,8 @@ from tests.evaluate.folders import write_folder
 def test_a_distraction_leaves_the_answer(kind):
     page = Image.new("RGB", (200, 300), "white")
     page.paste("black", (40, 200, 90, 215))
-    found = distracted(page, kind, (40, 200, 90, 215), random.Random(3))
+    place = free_place(page.size, (40, 200, 90, 215), random.Random(3))
+    found = distracted(page, kind, place, random.Random(3))
     before, after = np.asarray(page), np.asarray(found)
     assert after.shape == before.shape
     if kind == WATERMARK:  # under the print
@@ -26,9 +27,11 @@ def test_a_distraction_leaves_the_answer(kind):
 
 
 def test_the_table_is_made(tmp_path, capsys):
-    data = write_folder(tmp_path / "data", pages=2, split="train")
-    assert main([str(data), "--out", str(tmp_path / "out"), "--limit", "1"]) == 0
+    for name in SETS:
+        write_folder(tmp_path / "data" / name, pages=2, split="train")
+    assert main([str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--limit", "1"]) == 0
     rows = json.loads((tmp_path / "out" / "adversarial.json").read_text())["rows"]
-    assert [row["kind"] for row in rows] == list(KINDS)
-    assert all(0 <= row[name] <= 1 for row in rows for name in ("none", "prior", "scout"))
-    assert "| scout | moiré |" in capsys.readouterr().out
+    assert [row["kind"] for row in rows] == 2 * list(KINDS)
+    assert all(0 <= row[name][one] <= 1 for row in rows for name in SCORERS for one in ("legible", "drawn"))
+    printed = capsys.readouterr().out
+    assert "| scout | moiré |" in printed and all(f"## {name}, 1 page" in printed for name in SETS)

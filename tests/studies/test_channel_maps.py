@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from studies import channel_maps
+from studies.place_measures import TENTH
 from texturevlm.types import Texture
 
 
@@ -16,18 +17,23 @@ def place(before=None):
 def test_simulated_gaze_and_real_motion_lift_their_place():
     moved = Texture(place().image.levels[0].clone())
     moved.levels[0][..., 48:80, 80:112] -= 0.4  # what the frame before looked like
-    found = channel_maps.shares(place(moved.mipmapped()), channel_maps.VIDEO, np.random.default_rng(0))
+    found = channel_maps.found_by(place(moved.mipmapped()), channel_maps.VIDEO, np.random.default_rng(0))
     groups = list(found)
     assert groups[-4:] == [channel_maps.TEMPORAL, channel_maps.EMBEDDED, channel_maps.LOOKED, channel_maps.MOST]
-    assert found[channel_maps.TEMPORAL] > found[groups[-5]] + 0.3
-    assert found[channel_maps.MOST] == 1.0  # the place is less than a tenth of the area
-    still = channel_maps.shares(place(), "page", np.random.default_rng(0))
+    tops = {group: row[TENTH] for group, row in found.items()}
+    assert tops[channel_maps.TEMPORAL] > tops[groups[-5]] + 0.3
+    assert tops[channel_maps.MOST] == 1.0  # the place is less than a tenth of the area
+    still = channel_maps.found_by(place(), "page", np.random.default_rng(0))
     assert channel_maps.TEMPORAL not in still and channel_maps.EMBEDDED not in still
-    assert still[channel_maps.LOOKED] > 0.5
+    assert still[channel_maps.LOOKED][TENTH] > 0.5
 
 
-def test_the_share_in_the_top_tenth():
-    values, where = torch.arange(100.0).view(10, 10), torch.zeros(10, 10)
-    where[9, 5:] = 1
-    where[0, :5] = 1
-    assert channel_maps.top_share(values, where) == 0.5
+def test_motion_counts_where_little_moves():
+    image = place().image
+    little = image.levels[0].clone()
+    little[..., 48:64, 80:96] -= 0.4
+    moved = Texture((little,)).mipmapped()
+    found = channel_maps.motion_in(moved, image)
+    assert 0 < found["moves"] < 0.1 and found["counts"] == 1 and found["left"] < 1
+    shaken = channel_maps.motion_in(Texture((image.levels[0].roll(5, 3) * 0.5,)).mipmapped(), image)
+    assert shaken["moves"] > 0.9 and shaken["counts"] == 0 and shaken["left"] == 1

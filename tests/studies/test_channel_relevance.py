@@ -8,6 +8,7 @@ from PIL import Image
 
 from studies import channel_groups, channel_relevance
 from tests.evaluate.folders import write_page, write_rows
+from tests.evaluate.test_run import Ink
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.train.channel_task import is_held_out
 
@@ -64,8 +65,25 @@ def test_groups_are_added_one_by_one(data, tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (data / "docvqa_half" / "questions.jsonl").read_text().splitlines()]
     write_rows(data / "docvqa_half", [{**row, "split": "train"} for row in rows])
     monkeypatch.setattr(channel_groups, "FIT", channel_groups.FitConfig(steps=3, save_every=0))
+    monkeypatch.setattr(channel_groups, "NETWORK_FIT", channel_groups.FIT)
+    monkeypatch.setattr(channel_groups, "open_engines", lambda names: {name: Ink() for name in names})
     out = tmp_path / "out"
-    assert channel_groups.main([str(data), "--words", str(data), "--out", str(out)]) == 0
+    assert channel_groups.main([str(data), "--words", str(data), "--out", str(out), "--ocr", "a"]) == 0
     record = json.loads((out / "channel-groups.json").read_text())
-    assert list(record["tops"]) == ["salience alone", *channel_groups.GROUPS]
-    assert set(record["images"]) >= {"page", "chart"}
+    groups = ["salience alone", *channel_groups.GROUPS, channel_groups.NETWORK]
+    for kind in ("page", "chart"):
+        own = record["kinds"][kind]
+        assert list(own["rows"]) == groups and own["images"] and own["learned"]
+        assert {*channel_groups.MEASURES} <= {*own["rows"][groups[0]][0]}
+        assert ("a" in own["rows"][groups[0]][0]) == (kind == "page")  # OCR reads pages alone
+        assert all(len(rows) == len(own["images"]) for rows in own["rows"].values())
+    assert "## Charts" in (out / "channel-groups.md").read_text()
+
+
+def test_a_network_begins_as_its_linear_form():
+    form = channel_groups.ChannelForm()
+    network, features = channel_groups.SmallNetwork(form), torch.rand(5, form.weight.shape[1])
+    assert torch.allclose(network(features, 1), form(features, 1))
+    with torch.no_grad():
+        network.last.fill_(1.0)
+    assert not torch.allclose(network(features, 1), form(features, 1))

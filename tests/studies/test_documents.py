@@ -6,38 +6,22 @@ import pytest
 
 from studies import documents
 from studies.documents import BLIND, OURS, bound_files, main
-from tests.evaluate.folders import write_rows
-from tests.pages.papers import WORDS, paper
 from texturevlm.evaluate.data import load_data
 
 
-@pytest.fixture
-def folder(tmp_path):
-    rows = []
-    for index, word in enumerate(WORDS):
-        for page in (1, 2):
-            name = f"images/doc{index}_{page}.png"
-            (tmp_path / "images").mkdir(exist_ok=True)
-            paper(word).save(tmp_path / name)
-            row = {"id": 2 * index + page, "image": name, "question": f"Where is the {word}?", "answers": [word]}
-            rows.append(row | {"size": [240, 320], "boxes": [[20, 40, 120, 60]], "split": "train"})
-    write_rows(tmp_path, rows)
-    return tmp_path
-
-
-def test_a_file_has_one_page_per_document(folder, monkeypatch):
+def test_a_file_has_one_page_per_document(bound_folder, monkeypatch):
     monkeypatch.setattr(documents, "PAGES", 3)
-    files = bound_files(load_data(folder, split="train").samples, 2)
+    files = bound_files(load_data(bound_folder, split="train").samples, 2)
     names = [sample.image.stem.partition("_")[0] for file in files for sample in file]
     assert [len(file) for file in files] == [3, 3] and len(set(names)) == 6
     with pytest.raises(ValueError, match="DATA must hold 4 times 3 documents, got 7"):
-        bound_files(load_data(folder, split="train").samples, 4)
+        bound_files(load_data(bound_folder, split="train").samples, 4)
 
 
-def test_the_study_compares_choices_and_ways(folder, tmp_path, monkeypatch):
+def test_the_study_compares_choices_and_ways(bound_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PAGES", 4)
     monkeypatch.setattr(documents, "FINE_PAGES", 1)
-    assert main([str(folder), "--out", str(tmp_path / "out"), "--traversed", "1", "--tokens", "32"]) == 0
+    assert main([str(bound_folder), "--out", str(tmp_path / "out"), "--traversed", "1", "--tokens", "32"]) == 0
     record = json.loads((tmp_path / "out" / "documents.json").read_text())
     assert record["seen"]["n"] == 4 and record["traversed"]["n"] == record["legible"]["n"] == 1
     ours, blind = (record["seen"]["means"][name][0] for name in (OURS, BLIND))

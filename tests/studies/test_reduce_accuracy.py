@@ -2,48 +2,70 @@
 
 import json
 
+import pytest
+
 from studies.reduce_accuracy import main
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, FULL, OWN, TEXT, Condition
+from texturevlm.evaluate.conditions import CHOSEN, FULL, TEXT, Condition
 
 QUESTIONS = [(f"q{number}", f"page{number // 2}") for number in range(8)]
 SCORES = {
     Condition(FULL): [1, 1, 1, 1, 1, 1, 1, 1],
     Condition(TEXT): [0] * 8,
-    Condition(OWN, budget=16): [0, 0, 0, 0, 1, 1, 1, 1],
+    Condition(CHOSEN, "resize", "none", 16): [0, 0, 0, 0, 1, 1, 1, 1],
     Condition(CHOSEN, "auto", "scout", 16): [1, 1, 1, 1, 1, 1, 0, 0],
     Condition(CHOSEN, "auto", "scout", 16, "fastv"): [1, 1, 1, 1, 0, 0, 0, 0],
+    Condition(CHOSEN, "auto", "scout", 16, "random"): [0, 0, 0, 0, 0, 0, 0, 0],
+    Condition(CHOSEN, "resize", "none", 16, "fastv"): [1, 1, 1, 1, 1, 1, 1, 1],
 }
 
 
-def run(tmp_path, scores):
-    rows = AnswerRows.open(tmp_path / "answers.jsonl", {"data set": "sroie", "model": "reader"}, QUESTIONS)
+def run(folder, scores, name="sroie"):
+    rows = AnswerRows.open(folder / f"{name}.jsonl", {"data set": name, "model": "reader"}, QUESTIONS)
     for condition, values in scores.items():
-        rows.add(condition, {n: AnswerRow(float(value), -1.0, 16, True, 5.0) for n, value in enumerate(values)})
+        rows.add(condition, {n: AnswerRow(float(value), value - 2.0, 16, True) for n, value in enumerate(values)})
     return rows.path
 
 
-def test_differences_are_to_the_same_choice_and_to_resize(tmp_path, capsys):
+def test_differences_are_to_the_same_choice_to_random_tokens_and_to_resize(tmp_path, capsys):
     assert main([str(run(tmp_path, SCORES)), "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "reduce-accuracy.json").read_text())["conditions"]
-    assert [one["choice"] for one in found][:2] == ["full resolution, by the model's own processor", found[1]["choice"]]
-    reduced = next(one for one in found if one["reduce"] == "fastv")
-    plain = next(one for one in found if one["choice"] == "auto, scout" and not one["reduce"])
-    assert (reduced["score"], plain["score"]) == (0.5, 0.75)
-    assert reduced["to_plain"][0] == -0.25 and reduced["to_resize"][0] == 0.0 and plain["to_resize"][0] == 0.25
-    assert plain["to_plain"] is None
+    (found,) = json.loads((tmp_path / "reduce-accuracy.json").read_text())["runs"]
+    ours, resized = found["choices"]
+    assert (ours["choice"], resized["choice"]) == ("auto, scout", "resize, none")
+    fastv, control = ours["reduced"]
+    assert (fastv["score"], ours["alone"]["score"], control["method"]) == (0.5, 0.75, "random")
+    assert fastv["score − own"][0] == -0.25 and fastv["score − control"][0] == 0.5
+    assert fastv["likelihood"] == -1.5 and fastv["likelihood − own"][0] == -0.25
+    assert control["score − control"] is None
+    assert ours["alone"]["score − resize"][0] == 0.25 and "score − resize" not in resized["alone"]
+    assert resized["reduced"][0]["score − own"][0] == 0.5 and resized["reduced"][0]["score − control"] is None
     table = capsys.readouterr().out
-    assert "| auto, scout | fastv | 16 | 8 | 0.500 | -0.250" in table and "L 76.7" in table
-    assert "no image" not in table
+    assert "### auto, scout, 16 tokens" in table and "L 76.7" in table
+    assert "| fastv | 8 | 0.500 | -0.250" in table and "full resolution" not in table
+    assert "Beyond the interval of not reducing by log-likelihood: better none; worse random." in table
 
 
-def test_a_run_without_reductions_is_refused(tmp_path, capsys):
+def test_a_folder_of_data_sets(tmp_path, capsys):
+    for name in ("sroie", "funsd"):
+        run(tmp_path, SCORES, name)
+    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--limit", "4"]) == 0
+    found = json.loads((tmp_path / "out" / "reduce-accuracy.json").read_text())["runs"]
+    assert [one["settings"]["data set"] for one in found] == ["funsd", "sroie"]
+    assert found[0]["choices"][0]["alone"]["questions"] == 4
+    assert "## funsd" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_run_without_reductions_is_refused(tmp_path, capsys, kind):
     few = {condition: values for condition, values in SCORES.items() if not condition.reduce}
-    assert main([str(run(tmp_path, few)), "--out", str(tmp_path / "out")]) == 2
+    path = run(tmp_path, few)
+    assert main([str(path if kind == "file" else tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "must be the answers of a run with --reduce" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert main([str(tmp_path / "gone.jsonl"), "--out", str(tmp_path)]) == 2
-    assert "gone.jsonl" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["gone.jsonl", "empty"])
+def test_what_is_not_there(tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / name), "--out", str(tmp_path)]) == 2
+    assert name in capsys.readouterr().err

@@ -31,6 +31,6 @@ def test_the_line_of_a_turned_stamp_is_that_of_the_upright_one(angle, upright, m
     tall, wide = (min(sides) for sides in zip(crop.shape, wanted.shape))
     apart = torch.from_numpy(crop[:tall, :wide]).float() - torch.from_numpy(wanted[:tall, :wide]).float()
     assert apart.abs().mean() < 25  # of 255; tokens are coarser if they must cover a turned region
-    lying = stamps.left_upright(one, angle, 1)
+    lying = stamps.left_upright(one, 1)
     assert lying[stamps.BACK][0].shape == pytest.approx(wanted.shape, abs=3)
     assert lying[stamps.LIES][0].shape != pytest.approx(wanted.shape, abs=3)

@@ -1,8 +1,11 @@
 """What the commands run by their module's name share: options, complaints, and the files that they leave."""
 
 import json
+import math
 import platform
 import re
+import time
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from studies.study import (
     MISTAKES,
     check_limit,
     command_line,
+    deadline,
     provenance,
     run_study,
     study_main,
@@ -21,6 +25,7 @@ from studies.study import (
     versions,
     write_study,
 )
+from texturevlm.commands.arguments import counts
 from texturevlm.evaluate.markdown import format_interval
 
 SHARED = (
@@ -28,6 +33,9 @@ SHARED = (
     "asking",
     "baselines",
     "held_out",
+    "place_measures",
+    "region_canvases",
+    "region_network",
     "soft_tokens",
     "spotting",
     "study",
@@ -123,6 +131,13 @@ def test_the_command_line_leaves_out_defaults_and_names_no_paths():
     given = ["--out", "/tmp/x", "/data", "--limit", "4"]
     assert command_line(parser, parser.parse_args(given)) == "python -m studies.own DATA --out DIR --limit 4"
     assert command_line(parser, parser.parse_args([*given, "--steps", "5"])).endswith("--limit 4 --steps 5")
+    parser.add_argument("--sizes", type=counts, metavar="N,N")
+    assert command_line(parser, parser.parse_args([*given, "--sizes", "16,32"])).endswith("--limit 4 --sizes 16,32")
+
+
+def test_the_time_limit_of_a_study():
+    assert deadline(Namespace(seconds=None)) == math.inf
+    assert abs(deadline(Namespace(seconds=5.0)) - time.monotonic() - 5) < 1
 
 
 def test_an_interval():

@@ -1,7 +1,8 @@
 """The inputs of the channel scorer: every channel at every cell, fetched by one call of the sampler.
 
 A block says where a channel is read: here (the cell), around and wide (the same place, two and four mip levels
-coarser), region (the mean over the cell's region, which `cluster_id` names), squared (here, squared).
+coarser), region (the mean over the cell's region, which `cluster_id` names), squared (here, squared). Motion counts as
+far as the rest of the image stands still: where the camera moves, it says nothing about what matters.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from texturevlm.relevance.maps import ImageMaps
 from texturevlm.types import COLOURS, Texture
 
 REGION_KEY = "cluster_id"  # labels: they say which cells belong together, and have no weight of their own
+MOTION_KEY = "motion"
 CONTEXT = {"here": 0, "around": 2, "wide": 4}  # block → levels above the cells'
 BLOCKS = (*CONTEXT, "region", "squared")
 WEIGHED = tuple(name for name in CHANNELS if name != REGION_KEY)
@@ -32,6 +34,8 @@ MOST_CHANNEL_TEXELS = 1 << 20  # of the finest level that channels are built at:
 (MOST_REGIONS,) = constants("channel_logits.cu", "MOST_REGIONS")
 FLOOR = 0.01  # of a density, where the mean is 1: its logarithm stays finite
 SCALES = (0.25, 64.0)  # of legible scales, pixels
+MOVING = 0.05  # motion from which a cell counts as moving: 13 of 255 steps
+ALL_MOVES = 0.25  # share of moving cells from which all of an image moves
 
 
 def feature_names(channels: Sequence[str]) -> tuple[str, ...]:
@@ -98,13 +102,24 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     picked = device_constant([layers.names.index(name) for name in names], torch.int64, layers.device)
     contexts = found.index_select(2, picked).view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
     here = contexts[0]
-    return torch.cat([*contexts, _region_means(here, regions), here.square(), _of_maps(maps)], -1)
+    blocks = [*contexts, _region_means(here, regions), here.square(), _of_maps(maps)]
+    if MOTION_KEY in names:
+        place = names.index(MOTION_KEY)
+        own = _own_motion(here[..., place])[..., None]
+        blocks[0] = torch.cat([here[..., :place], own, here[..., place + 1 :]], -1)
+    return torch.cat(blocks, -1)
 
 
 def context_levels(layers: Texture, maps: ImageMaps) -> list[float]:
     """The mip level of `layers` at which each block of CONTEXT is read."""
     level = max(0.0, float(round(math.log2(layers.levels[0].shape[3] / maps.grid[1]))))
     return [level + above for above in CONTEXT.values()]
+
+
+def _own_motion(motion: Tensor) -> Tensor:
+    """(B, N): motion, less the larger the share of cells that move."""
+    moving = (motion > MOVING).to(motion).mean(1, keepdim=True)
+    return motion * (1 - moving / ALL_MOVES).clamp(min=0)
 
 
 def _region_means(values: Tensor, regions: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def load_form(path: Path | str | None = None) -> ChannelForm:
 
 @lru_cache(maxsize=8)
 def _loaded(path: str) -> ChannelForm:
-    tensors = read_weights(path)
+    tensors = read_weights(path, function="ChannelScorer")
     form = ChannelForm()
     wanted = form.state_dict()
     digest = tensors.get("digest")

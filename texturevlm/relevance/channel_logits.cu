@@ -1,7 +1,7 @@
 // The logits of the channel scorer (texturevlm/relevance/channel_logits.py) without its features in memory.
 //   channel_points: where each cell reads the channels: here, around and wide, each at its own level
 //   channel_sums:   the linear form of each cell, and its share of the mean over its region
-//   channel_means:  adds the mean over the region
+//   channel_means:  adds the mean over the region, and takes motion away as far as all of the image moves
 // A mean over a region of a linear form is the linear form of the means: one number per cell is summed, not one per
 // channel. Sums are of integers, so their order does not matter.
 #include "scalar.cuh"
@@ -14,6 +14,8 @@ constexpr float UNIT = 268435456.f;              // of the sums
 constexpr float LARGEST = 16384.f;               // what a cell adds to its region, at most
 constexpr float FLOOR = 0.01f;                   // of a density whose mean is 1
 constexpr float FINEST_SCALE = 0.25f, COARSEST_SCALE = 64.f;
+constexpr float MOVING = 0.05f, ALL_MOVES = 0.25f;
+constexpr int COUNTERS = 8;                      // of moving cells per image: atomics on one address wait for each other
 
 struct Cells {
     float* points;               // (B, CONTEXTS, N, 2)
@@ -27,8 +29,10 @@ struct Cells {
     float* logits;               // (B, N)
     unsigned long long* sums;    // (B, MOST_REGIONS), 0
     int* counts;                 // (B, MOST_REGIONS), 0
+    int* moving;                 // (B, COUNTERS), 0
     unsigned short* regions;     // (B, N)
     int batch, rows, columns, channels, labels;  // labels: the channel that names a region
+    int motion;                  // the channel of motion; -1: there is none
     float height, width;         // of level 0 of the channels
     float level[CONTEXTS];
 };
@@ -74,12 +78,23 @@ extern "C" __global__ void __launch_bounds__(256) channel_sums(const __grid_cons
     const long long whole = llrintf(fminf(fmaxf(part, -LARGEST), LARGEST) * UNIT);
     atomicAdd(job.sums + image * MOST_REGIONS + region, static_cast<unsigned long long>(whole));
     atomicAdd(job.counts + image * MOST_REGIONS + region, 1);
+    if (job.motion >= 0 && values[job.motion] > MOVING)
+        atomicAdd(job.moving + image * COUNTERS + cell % COUNTERS, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(256) channel_means(const __grid_constant__ Cells job) {
     const long long index = blockIdx.x * 256LL + threadIdx.x, count = job.rows * job.columns;
     if (index >= count * job.batch) return;
-    const long long place = index / count * MOST_REGIONS + job.regions[index];
+    const long long image = index / count, place = image * MOST_REGIONS + job.regions[index];
     const double sum = static_cast<double>(static_cast<long long>(job.sums[place]));
-    job.logits[index] += static_cast<float>(sum / UNIT / job.counts[place]);
+    float more = static_cast<float>(sum / UNIT / job.counts[place]);
+    if (job.motion >= 0) {
+        int moving = 0;
+#pragma unroll
+        for (int counter = 0; counter < COUNTERS; ++counter) moving += job.moving[image * COUNTERS + counter];
+        const float moves = fminf(moving / (ALL_MOVES * count), 1.f);
+        const float here = job.values[(image * CONTEXTS * count + index % count) * job.channels + job.motion];
+        more -= moves * here * job.weights[job.kind[image] * (BLOCKS * job.channels + MAPS + 1) + job.motion];
+    }
+    job.logits[index] += more;
 }

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from texturevlm.cuda.launch import THREADS, WARP, launch
-from texturevlm.cuda.struct import Layout
+from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup import lookup
 from texturevlm.relevance.channel_features import (
     BLOCKS,
     CONTEXT,
     MOST_REGIONS,
+    MOTION_KEY,
     OF_MAPS,
     REGION_KEY,
     cell_features,
@@ -31,6 +32,7 @@ from texturevlm.relevance.maps import ImageMaps
 from texturevlm.types import Texture
 
 _CELLS = Layout("channel_logits.cu", "Cells")
+(COUNTERS,) = constants("channel_logits.cu", "COUNTERS")
 
 
 def channel_logits(
@@ -54,14 +56,17 @@ def _logits_cuda(form: ChannelForm, layers: Texture, maps: ImageMaps, kind: Tens
     height, width = layers.levels[0].shape[2:]
     points = torch.empty((batch, len(CONTEXT) * count, 2), device=device)
     lod, logits = torch.empty(points.shape[:2], device=device), torch.empty((batch, count), device=device)
-    zeros = torch.zeros((3, batch, MOST_REGIONS), dtype=torch.int32, device=device)  # two for a sum, one for a count
+    # Per region two for a sum and one for a count, and the counters of moving cells.
+    zeros = torch.zeros(batch * (3 * MOST_REGIONS + COUNTERS), dtype=torch.int32, device=device)
+    counts, moving = zeros[2 * batch * MOST_REGIONS :], zeros[3 * batch * MOST_REGIONS :]
     salience, legible_scale = maps.salience.float().contiguous(), maps.legible_scale.float().contiguous()
     ink, kind = maps.ink.contiguous(), kind.contiguous()
     fields = {
         "points": points, "lod": lod, "weights": _weights(form, tuple(layers.names), device), "salience": salience,
-        "legible_scale": legible_scale, "ink": ink, "kind": kind, "logits": logits, "sums": zeros, "counts": zeros[2],
+        "legible_scale": legible_scale, "ink": ink, "kind": kind, "logits": logits, "sums": zeros, "counts": counts,
         "regions": torch.empty((batch, count), dtype=torch.int16, device=device), "batch": batch, "rows": rows,
         "columns": columns, "channels": len(layers.names), "labels": layers.names.index(REGION_KEY),
+        "moving": moving, "motion": layers.names.index(MOTION_KEY) if MOTION_KEY in layers.names else -1,
         "height": height, "width": width, "level": context_levels(layers, maps),
     }  # fmt: skip
     source, parameters = "channel_logits.cu", _CELLS.pack(values=None, **fields)

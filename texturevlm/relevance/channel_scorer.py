@@ -7,6 +7,7 @@ without; on any image, the cosine with the embedding channels, where the caller 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.scout.question import Question
 from texturevlm.scout.scout import load_scout
 from texturevlm.text.strings import terms
+from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 QUESTION_TERM = "question"  # the name of the question's term
@@ -83,6 +85,12 @@ class ChannelScorer:
         self.form = load_form(weights)
         self.given = {name: value for name, value in given.items() if value is not None}
         self.capturable = not self.given  # a graph would keep the maps and the models of its first call
+
+    def upright(self, number: int, frame: UprightFrame) -> ChannelScorer:
+        """The scorer of one image's upright picture: its maps are turned, too."""
+        other = copy(self)
+        other.given = {name: _upright(given, number, frame) for name, given in self.given.items()}
+        return other
 
     def prepare(self, texture: Texture) -> ChannelReading:
         """The channels of the images; those whose input was not given are left out."""
@@ -149,3 +157,14 @@ class ChannelScorer:
         text = self.given["encoder"].text(question).to(reduced.device)
         similarity: Tensor = self.given["projection"].similarity(reduced, text)
         return similarity
+
+
+def _upright(given: Any, number: int, frame: UprightFrame) -> Any:
+    """What was given for images, for the upright picture of one of them; models are for all of them."""
+    if isinstance(given, Tensor) and given.dim() == 3:  # others are refused where they are used
+        return turned_maps(given[number : number + 1], frame)
+    if not isinstance(given, Texture):
+        return given
+    if frame.angle:
+        raise ValueError(f"ChannelScorer: previous must be upright, got one to be turned by {frame.angle:g}°")
+    return given.split()[number]

@@ -12,6 +12,12 @@ from pathlib import Path
 from texturevlm.check import check_choice
 
 EMBEDDING_PREFIX = "embedding:"
+BY_HAND = ("embedding", "attention")  # scorers that their name alone does not make: they need models, or a map
+# What a user may write where it does not work, with what to do instead.
+ELSEWHERE = {
+    "model": "'model', a model's own attention, which ask, attach and eval with a model take",
+    "embedding": "'embedding' without its models: write embedding:MODEL,PCA",
+}
 
 
 def check_relevance(function: str, relevance: str, known: Iterable[str], argument: str = "relevance") -> str:
@@ -19,7 +25,10 @@ def check_relevance(function: str, relevance: str, known: Iterable[str], argumen
     if isinstance(relevance, str) and relevance.startswith(EMBEDDING_PREFIX):
         embedding_parts(function, relevance, argument)
         return relevance
-    return check_choice(function, argument, relevance, tuple(known))
+    known = tuple(known)
+    if isinstance(relevance, str) and relevance in ELSEWHERE and relevance not in known:
+        raise ValueError(f"{function}: {argument} must be one of {', '.join(known)}, got {ELSEWHERE[relevance]}")
+    return check_choice(function, argument, relevance, known)
 
 
 def embedding_parts(function: str, relevance: str, argument: str = "relevance") -> tuple[str, Path]:

@@ -68,6 +68,12 @@ class Reading(NamedTuple):
         spots = scout.read(turned_upright(texture, upright_frame(texture, angle)).mipmapped())
         return cls((angle + 180) % 360 - 180, spots, readability(scout, spots))
 
+    @property
+    def written(self) -> float:
+        """The chance of text at the best spots."""
+        chance = self.spots.text.float().sigmoid().flatten()
+        return float(chance.topk(min(_BEST, len(chance))).values.mean())
+
 
 def best_quarter(texture: Texture, skew: float) -> Reading:
     """The reading of an image at an angle, or a quarter or half turn from it, that is clearly the best."""

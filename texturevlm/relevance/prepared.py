@@ -142,7 +142,7 @@ def find_relevance(
 ) -> Relevance:
     """How much each cell of an image matters for a question; arguments as in `choose_tokens`."""
     check_texture("find_relevance", texture)
-    find_balance("find_relevance", balance, "")
+    find_balance("choose_tokens", balance, "")
     if not isinstance(relevance, Prepared):
         relevance = Prepared(texture, patch=patch, scorer=relevance)
     made = relevance.texture

@@ -16,16 +16,16 @@ from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.check import check_choice
 from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.named import EMBEDDING_PREFIX, embedding_parts
+from texturevlm.relevance.named import EMBEDDING_PREFIX, check_relevance, embedding_parts
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import WordsScorer, question_text
 from texturevlm.scout.question import Question
 from texturevlm.scout.scout import Scout, load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
+from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines
@@ -39,6 +39,8 @@ class Scorer(Protocol):
     capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
     calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
     pages_only:  whether the query of a photograph is zero; False if missing
+    upright:     for a scorer that holds maps of the images: a method that takes the number of an image and its
+                 UprightFrame, and returns the scorer of its upright picture
     """
 
     name: str
@@ -82,6 +84,10 @@ class AttentionScorer:
             raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=tv.SCORERS['attention'](map)")
         self.attention = attention
 
+    def upright(self, number: int, frame: UprightFrame) -> AttentionScorer:
+        """The scorer of one image's upright picture."""
+        return AttentionScorer(turned_maps(self.attention[number : number + 1], frame))
+
     def prepare(self, texture: Texture) -> None:
         """Check that there is one map per image."""
         shape = tuple(self.attention.shape)
@@ -106,8 +112,8 @@ class EmbeddingScorer:
     def __init__(self, encoder: DenseEncoder | None = None, projection: Projection | None = None) -> None:
         if encoder is None or projection is None:
             raise ValueError(
-                "choose_tokens: relevance 'embedding' needs models: relevance=tv.SCORERS['embedding'](encoder, "
-                "projection), a DenseEncoder and a Projection of texturevlm.channels"
+                "choose_tokens: relevance 'embedding' needs models: write embedding:MODEL,PCA, or give "
+                "relevance=tv.SCORERS['embedding'](encoder, projection), a DenseEncoder and a Projection"
             )
         self.encoder, self.projection = encoder, projection
 
@@ -145,7 +151,7 @@ class ScoutScorer:
 
     def prepare(self, texture: Texture) -> Spots:
         """The scout's reading of the images."""
-        return self.scout(texture.device).read(texture)
+        return self.scout(texture.device).read(texture, for_where=True)
 
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor | None, ImageMaps]:
         """question: an encoded one (`scout.encode`) always counts as asked: reading it would wait for the GPU."""
@@ -201,7 +207,7 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
     if relevance.startswith(EMBEDDING_PREFIX):
         model, pca = embedding_parts(function, relevance)
         return _embedding(model, str(pca))
-    check_choice(function, "relevance", relevance, ("auto", *SCORERS))
+    check_relevance(function, relevance, ("auto", *SCORERS))
     if relevance == "auto":
         if isinstance(question, Question):
             relevance = "scout"
