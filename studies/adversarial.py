@@ -2,15 +2,17 @@
 
     python -m studies.adversarial DATA --out DIR [--limit N] [--device D]
 
-DATA is a folder like sroie. One question with a located answer is taken per page of the train split. Each page is also
-shown with one distraction, beside the answer's own lines or, for a watermark, over everything. A number is the expected
-legibility of the answer at 32 tokens; differences are paired by page.
+DATA holds sroie/ and docvqa_half/. One question with a located answer is taken per page of the train split, of --limit
+pages per set. Each page is also shown with one distraction, beside the answer's own lines or, for a watermark, over
+everything. Measured are the expected legibility of the answer at 32 tokens, and the tokens that lie on the
+distraction; differences are paired by page.
 """
 
 import argparse
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -31,7 +33,8 @@ from texturevlm.relevance import find_relevance
 from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.types import Texture
 
-PAGES, BUDGET = 12, 32  # at 96 tokens nearly every answer of a receipt is legible, distracted or not
+SETS = ("sroie", "docvqa_half")
+PAGES, BUDGET = 60, 32  # at 96 tokens nearly every answer of a receipt is legible, distracted or not
 SHARE = 0.3  # side of a distraction, over the page's shorter side
 CLEAN = "clean"
 SCORERS = ("none", "prior", "scout")
@@ -74,16 +77,22 @@ WATERMARK = "watermark"
 KINDS = (CLEAN, *PATCHES, WATERMARK)
 
 
-def distracted(page: Image.Image, kind: str, answer: Box, draw: random.Random) -> Image.Image:
-    """The page with one distraction; a patch does not touch the answer's rows."""
+def free_place(size: tuple[int, int], answer: Box, draw: random.Random) -> Box:
+    """A square on a page (width, height) that does not touch the answer's rows."""
+    width, height = size
+    above, below = answer[1], height - answer[3]
+    side = min(int(SHARE * min(size)), max(above, below))
+    top = draw.randint(0, above - side) if above >= below else draw.randint(answer[3], height - side)
+    left = draw.randint(0, width - side)
+    return left, top, left + side, top + side
+
+
+def distracted(page: Image.Image, kind: str, place: Box, draw: random.Random) -> Image.Image:
+    """The page with one distraction, a patch at its place or a watermark over everything."""
     if kind == WATERMARK:
         return _watermarked(page)
-    side = int(SHARE * min(page.size))
-    above, below = answer[1], page.height - answer[3]
-    side = min(side, max(above, below))
-    top = draw.randint(0, above - side) if above >= below else draw.randint(answer[3], page.height - side)
     found = page.copy()
-    found.paste(PATCHES[kind](side, draw), (draw.randint(0, page.width - side), top))
+    found.paste(PATCHES[kind](place[2] - place[0], draw), place[:2])
     return found
 
 
@@ -101,53 +110,84 @@ def _watermarked(page: Image.Image) -> Image.Image:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    located = {sample.image: sample for sample in load_data(options.data, split="train").samples if sample.boxes}
-    if not located:
-        raise ValueError(f"DATA must have questions with boxes of their answers, got none in {options.data}")
-    chosen = evenly(list(located.values()), options.limit or PAGES)
+    chosen = [(name, sample) for name in SETS for sample in _located(options.data / name, options.limit or PAGES)]
     rows: list[dict[str, Any]] = []
     device = torch_device("adversarial", device_of(options))
     progress = Progress(len(chosen), "pages")
-    for number, sample in enumerate(chosen):
+    for number, (name, sample) in enumerate(chosen):
         left, top, right, bottom = (round(edge) for edge in sample.boxes[0])
         page = Image.open(sample.image).convert("RGB")
+        place = free_place(page.size, (left, top, right, bottom), random.Random(number))
         for kind in KINDS:
-            draw = random.Random(number)
-            shown = page if kind == CLEAN else distracted(page, kind, (left, top, right, bottom), draw)
+            shown = page if kind == CLEAN else distracted(page, kind, place, random.Random(number))
             texture = Texture.open(shown, device=device).mipmapped()
-            scores = {scorer: _legible(texture, sample, scorer) for scorer in SCORERS}
-            rows.append({"page": sample.image.name, "kind": kind, **scores})
+            scores = {scorer: _seen(texture, sample, scorer, place) for scorer in SCORERS}
+            rows.append({"data": name, "page": sample.image.name, "kind": kind, **scores})
         progress.step()
-    return {"rows": rows, "pages": len(chosen), "data": options.data.name, "device": str(device)}
+    return {"rows": rows, "device": str(device)}
 
 
-def _legible(texture: Texture, sample: Sample, scorer: str) -> float:
-    """The expected legibility of the answer: its box's height against the scale that is delivered at its centre."""
+def _located(data: Path, limit: int) -> list[Sample]:
+    """One question with a located answer per page."""
+    located = {sample.image: sample for sample in load_data(data, split="train").samples if sample.boxes}
+    if not located:
+        raise ValueError(f"DATA must have questions with boxes of their answers, got none in {data}")
+    return evenly(list(located.values()), limit)
+
+
+def _seen(texture: Texture, sample: Sample, scorer: str, place: Box) -> dict[str, float]:
+    """legible: of the answer, its box's height against the scale that is delivered at its centre; drawn: the share of
+    the tokens with their centre in the distraction's place."""
     relevance = find_relevance(texture, sample.question, patch=PATCH, relevance=scorer)
-    scale = delivered_scale(choose_tokens(texture, budget=BUDGET, relevance=relevance), relevance.grid)[0]
+    allocation = choose_tokens(texture, budget=BUDGET, relevance=relevance)
+    scale = delivered_scale(allocation, relevance.grid)[0]
     left, top, right, bottom = sample.boxes[0]
     rows, columns = relevance.grid
     row = min(rows - 1, int((top + bottom) / 2 / texture.size[0] * rows))
     column = min(columns - 1, int((left + right) / 2 / texture.size[1] * columns))
-    return float(legibility(np.array((bottom - top) / WORD_HEIGHT), float(scale[row, column])))
+    x, y = allocation.centre[allocation.valid].unbind(-1)
+    inside = (x >= place[0]) & (x < place[2]) & (y >= place[1]) & (y < place[3])
+    legible = float(legibility(np.array((bottom - top) / WORD_HEIGHT), float(scale[row, column])))
+    return {"legible": legible, "drawn": float(inside.float().mean())}
 
 
 def report(found: dict[str, Any]) -> str:
-    table = []
-    for scorer in SCORERS:
-        of = {kind: [row[scorer] for row in found["rows"] if row["kind"] == kind] for kind in KINDS}
-        for kind, scores in of.items():
-            change = "" if kind == CLEAN else format_interval(paired_difference(scores, of[CLEAN]))
-            table.append([scorer, kind, f"{mean(scores):.3f}", change])
+    blocks = []
+    for name in dict.fromkeys(row["data"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["data"] == name]
+        pages = len({row["page"] for row in rows})
+        heads = ("relevance", "page", "legibility", "change", "change − that by `none`", "tokens drawn")
+        blocks += [f"## {name}, {pages} pages", markdown_table(heads, list(_lines(rows)))]
     return markdown_page(
         "# Pages that distract",
-        f"{found['pages']} pages of {found['data']} (`train`), one located answer each, {BUDGET} tokens by `auto`, "
-        f"device {found['device']}. "
-        "Legibility of the answer, expected from its height and the scale at its centre; change from the clean page, "
-        "paired, with its 95% interval by page. `none` and `prior` do not read the question, `scout` does.",
-        markdown_table(("relevance", "page", "legibility", "change"), table),
+        f"Pages of `train` splits, one located answer each, {BUDGET} tokens by `auto`, device {found['device']}. "
+        "Legibility of the answer, expected from its height and the scale at its centre, and its change from the clean "
+        "page. Tokens drawn: the share of the tokens with their centre on the distraction, less that at the same place "
+        "of the clean page. `none` and `prior` do not read the question, `scout` does. Differences are paired, with "
+        "95% intervals by page.",
+        *blocks,
         provenance(found),
     )
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    def column(scorer: str, kind: str, name: str) -> list[float]:
+        return [row[scorer][name] for row in rows if row["kind"] == kind]
+
+    def changes(scorer: str, kind: str) -> list[float]:
+        pairs = zip(column(scorer, kind, "legible"), column(scorer, CLEAN, "legible"))
+        return [after - before for after, before in pairs]
+
+    for scorer in SCORERS:
+        for kind in KINDS:
+            line = [scorer, kind, f"{mean(column(scorer, kind, 'legible')):.3f}"]
+            pairs: list[tuple[list[float], list[float]] | None] = [None, None, None]
+            if kind != CLEAN:
+                pairs[0] = changes(scorer, kind), [0.0] * len(changes(scorer, kind))
+                pairs[1] = None if scorer == SCORERS[0] else (changes(scorer, kind), changes(SCORERS[0], kind))
+            if kind in PATCHES:
+                pairs[2] = column(scorer, kind, "drawn"), column(scorer, CLEAN, "drawn")
+            yield [*line, *("" if pair is None else format_interval(paired_difference(*pair)) for pair in pairs)]
 
 
 main = study_main(__name__, __doc__, measure, report, DEVICE)

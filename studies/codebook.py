@@ -1,20 +1,26 @@
 """Discrete tokens: what codes of the tower's features lose, and what that does to the answers of a model.
 
-    python -m studies.codebook DATA --out DIR [--limit N] [--pages N] [--entries N,N] [--device D]
+    python -m studies.codebook DATA --out DIR [--limit N] [--pages N] [--also DIR] [--views N] [--entries N,N]
+        [--groups N,N] [--stages N] [--device D] [--seconds S]
 
-DATA is a folder like sroie. Books are fitted on --pages pages of the train split. The first --limit questions about its
-other pages are answered from the features themselves, and from codes of several sizes.
+DATA is a folder like sroie. Books are fitted on --pages pages of the train split, and on all of that of --also, each
+chosen without a question and with up to --views questions. The first --limit questions about DATA's other pages are
+answered from the features themselves, and from codes of several sizes.
 """
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
-from studies.study import DEVICE, MODEL, device_of, evenly, option, provenance, study_main
+from studies.study import DEVICE, MODEL, SECONDS, deadline, device_of, evenly, option, provenance, study_main
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.codebook import (
@@ -34,17 +40,16 @@ from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.types import Texture
 from texturevlm.vlm import stored_features
 
 QUESTIONS, FITTED = 48, 96
-BATCH = 8
+BATCH = 24
 LENGTH = 48  # tokens of an answer at most
 STAGES = 4
-SHOWN = {3: (1, 4), 12: (2, 4), 48: (2, 4)}  # stages that are answered from, by groups; 3: embedding and DeepStack
-VARIED = 12  # groups of the book that is also refined, and fitted for all levels at once
+GROUPS = (3, 12, 48)  # 3: embedding and DeepStack
+SHOWN = (1, 2, 4)  # stages that are answered from
+VARIED = 12  # groups of the book that is also refined, and fitted for all levels at once, with the fewest entries
 OWN = 4  # entries of an image's own
 
 
@@ -59,26 +64,34 @@ class Asked:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split="train").samples
-    images = list(dict.fromkeys(sample.image for sample in samples))
-    fitted = set(evenly(images, options.pages))
+    pages_of = _by_image(samples)
+    images = list(pages_of)
+    fitted = evenly(images, options.pages)
     others = [sample for sample in samples if sample.image not in fitted]
     if len(fitted) < HELD or not others:
         raise ValueError(
             f"--pages must be at least {HELD} and fewer than the {len(images)} of DATA, got {options.pages}"
         )
     asked = evenly(others, options.limit or QUESTIONS)
-    place = device_of(options)
+    learned = [pages_of[image] for image in fitted]
+    if options.also is not None:
+        learned += _by_image(load_data(options.also, split="train").samples).values()
+    place, end = device_of(options), deadline(options)
     dtype = torch.float32 if place == "cpu" else None  # half precision is slow there
-    vlm = load_vlm(options.model, device=place, dtype=dtype, captured=False)
-    learned = [next(sample for sample in samples if sample.image == image) for image in images if image in fitted]
-    views = list(_views(vlm, learned))
-    prompts = [_asked(vlm, sample) for sample in asked]
+    torch.set_float32_matmul_precision("high")  # of the search for nearest entries, on a GPU
+    vlm = load_vlm(options.model, device=place, dtype=dtype, captured=False, turn=0.0)
+    views = list(_views(vlm, learned, options.views))
+    prepared = cache(vlm.prepare)  # several questions may be about one page
+    prompts = [_asked(vlm, prepared(sample.image), sample) for sample in asked]
     whole = _answers(vlm, prompts, None)
     scores = [anls(said, one.sample.answers) for said, one in zip(whole, prompts)]
     pages = [str(one.sample.image) for one in prompts]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entries in options.entries:
-        for name, book, own in _books(vlm, views, entries):
+        if time.monotonic() > end:
+            print(f"{entries} entries: no time left", flush=True)
+            break
+        for name, book, own in _books(vlm, views, entries, options, varied=entries == min(options.entries)):
             said = _answers(vlm, prompts, book, own)
             ours = [anls(text, one.sample.answers) for text, one in zip(said, prompts)]
             rows.append(
@@ -98,44 +111,58 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "feature_bytes": 2 * views[0].rows.shape[1],
         "questions": len(prompts),
         "pages": len(set(pages)),
-        "fitted": len(fitted),
+        "fitted": len(learned),
         "tokens": sum(map(len, views)),
         "device": str(vlm.device),
     }
 
 
-def _views(vlm: VLM, samples: Sequence[Sample]) -> Iterator[TokenFeatures]:
-    """The tokens of a page as it is chosen without a question and with one."""
-    progress = Progress(len(samples), "pages")
+def _by_image(samples: Sequence[Sample]) -> dict[Path, list[Sample]]:
+    found: dict[Path, list[Sample]] = {}
     for sample in samples:
-        for question, relevance in (("", "prior"), (sample.question, "scout")):
-            yield joined_features(token_features(vlm.adapter, _prompt(vlm, sample, question, relevance).views))
+        found.setdefault(sample.image, []).append(sample)
+    return found
+
+
+def _views(vlm: VLM, pages: Sequence[Sequence[Sample]], questions: int) -> Iterator[TokenFeatures]:
+    """The tokens of each page as it is chosen without a question and with some."""
+    progress = Progress(len(pages), "pages")
+    for samples in pages:
+        session = vlm.prepare(samples[0].image)
+        asked = ("", *(sample.question for sample in samples[:questions]))
+        views = [_prompt(vlm, session, question).views for question in asked]
+        found = iter(token_features(vlm.adapter, [view for own in views for view in own]))  # the tower runs once
+        yield from (joined_features(list(islice(found, len(own)))) for own in views)
         progress.step()
 
 
-def _prompt(vlm: VLM, sample: Sample, question: str, relevance: str) -> Prompted:
-    texture = Texture.open(sample.image, device=vlm.device).mipmapped()
-    allocation = choose_tokens(texture, question, budget=BUDGET, patch=vlm.adapter.side, relevance=relevance)
-    return chosen_prompt(vlm.adapter, sample.question, [texture], [allocation])
+def _prompt(vlm: VLM, session: Any, question: str) -> Prompted:
+    relevance = "scout" if question else "prior"
+    (chosen,) = session.choose(question, budget=BUDGET, relevance=relevance)
+    return chosen_prompt(vlm.adapter, question, [session.images[0].original], [chosen.allocation])
 
 
-def _asked(vlm: VLM, sample: Sample) -> Asked:
-    prompt = _prompt(vlm, sample, sample.question, "scout")
+def _asked(vlm: VLM, session: Any, sample: Sample) -> Asked:
+    prompt = _prompt(vlm, session, sample.question)
     return Asked(sample, prompt, token_features(vlm.adapter, prompt.views))
 
 
-def _books(vlm: VLM, views: Sequence[TokenFeatures], entries: int) -> Iterator[tuple[str, Codebook, int]]:
+def _books(
+    vlm: VLM, views: Sequence[TokenFeatures], entries: int, options: argparse.Namespace, *, varied: bool
+) -> Iterator[tuple[str, Codebook, int]]:
     """Name, book, and entries of an image's own."""
-    digest = tower_digest(vlm.adapter)
-    for groups, shown in SHOWN.items():
-        book, _ = fit_codebook(views, entries=entries, stages=STAGES, groups=groups, digest=digest)
+    digest, most = tower_digest(vlm.adapter), options.stages
+    for groups in options.groups:
+        book, found = fit_codebook(views, entries=entries, stages=most, groups=groups, digest=digest)
+        print(found, flush=True)
         book.check_model("codebook", vlm.adapter)
-        for stages in shown:
-            yield f"{entries} entries, {groups} × {stages}", book.first(stages), 0
-        if groups == VARIED:
-            yield f"{entries} entries, {groups} × {STAGES}, {OWN} of the image's own", book, OWN
-            one, _ = fit_codebook(views, entries=entries, stages=STAGES, groups=groups, per_level=False)
-            yield f"{entries} entries, {groups} × {STAGES}, one book for all levels", one, 0
+        for stages in SHOWN:
+            if stages <= most:
+                yield f"{entries} entries, {groups} × {stages}", book.first(stages), 0
+        if varied and groups == VARIED:
+            yield f"{entries} entries, {groups} × {most}, {OWN} of the image's own", book, OWN
+            one, _ = fit_codebook(views, entries=entries, stages=most, groups=groups, per_level=False)
+            yield f"{entries} entries, {groups} × {most}, one book for all levels", one, 0
 
 
 def _decoded(book: Codebook, one: Asked, own: int) -> list[torch.Tensor]:
@@ -208,6 +235,11 @@ main = study_main(
     report,
     MODEL,
     option("--pages", type=int, default=FITTED, metavar="N", help=f"to fit on (default: {FITTED})"),
+    option("--also", type=Path, metavar="DIR", help="another data set, whose train pages are all fitted on"),
+    option("--views", type=int, default=1, metavar="N", help="questions per page to fit on (default: 1)"),
     option("--entries", type=counts, default=[1024], metavar="N,N", help="of a stage (default: 1024)"),
+    option("--groups", type=counts, default=list(GROUPS), metavar="N,N", help="(default: 3,12,48)"),
+    option("--stages", type=int, default=STAGES, metavar="N", help=f"at most (default: {STAGES})"),
     DEVICE,
+    SECONDS,
 )

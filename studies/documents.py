@@ -22,13 +22,13 @@ from PIL import Image
 from studies.study import SPLIT, option, provenance, study_main
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.value import delivered_scale
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
+from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.ops.legibility import legibility
 from texturevlm.pages import Pages, PageTokens, open_pages
-from texturevlm.pages.choose import FINE_PAGES, page_tokens
+from texturevlm.pages.choose import page_tokens
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.progress import Progress
 from texturevlm.relevance import find_scorer
@@ -90,7 +90,7 @@ def best(sights: Sequence[PageSight]) -> list[int]:
 
 
 def traversed_pages(pages: Pages, sights: Sequence[PageSight], question: str, tokens: int) -> list[PageTokens]:
-    how: Any = {"budget": tokens, "patch": PATCH, "allocator": ALLOCATOR, "fine": FINE_PAGES, "device": CPU}
+    how: Any = {"budget": tokens, "patch": PATCH, "allocator": ALLOCATOR, "fine_pages": FINE_PAGES, "device": CPU}
     return page_tokens(pages, sights, question, find_scorer("documents", "scout", question), **how)
 
 

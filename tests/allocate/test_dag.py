@@ -7,56 +7,104 @@ import pytest
 
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm.allocate.cells import Cells
-from texturevlm.allocate.dag import cut, dag, hierarchy, tight
+from texturevlm.allocate.dag import dag
+from texturevlm.allocate.groups import group_prices, grouped, hierarchy, tight
 from texturevlm.allocate.quadtree import quadtree, tile_tree
-from texturevlm.allocate.search import finest_span, ladder, lay, value_of
-from texturevlm.allocate.value import expected_value
+from texturevlm.allocate.search import finest_span, ladder, lay, shown_scale, tightened, value_of
+from texturevlm.allocate.value import cracks, expected_value
 
 CELLS = Cells.of(relevance_at((20, 30)), 0, patch=16)
+SPANS = ladder(20, CELLS.finest, 1.5)
 
 
-def clusters(cells=CELLS, reach=1):
-    return hierarchy(cells, ladder(20, cells.finest, 2.0), reach=reach)
+def test_groups_have_several_parents_and_share_them():
+    found = hierarchy(CELLS, SPANS)
+    above = 1
+    for own in found:
+        assert set(own.label.tolist()) == set(
+            range(len(own.gain))
+        )  # every cell with ink has a group, no group is empty
+        assert np.bincount(own.child, own.share) == pytest.approx(np.ones(len(own.gain)))
+        assert set(own.parent.tolist()) == set(range(above))
+        above = len(own.gain)
+    parents = [np.bincount(own.child).max() for own in found]
+    assert parents[0] == 1 and max(parents) > 1 and max(np.bincount(own.parent).max() for own in found[1:]) > 1
 
 
-def test_clusters_nest_tightly_and_lose_no_ink():
-    found = clusters()
-    children = {}
-    for node, parent in enumerate(found.forest.parent.tolist()):
-        children.setdefault(parent, []).append(node)
-    for parent, nodes in children.items():
-        outer = found.boxes[parent] if parent >= 0 else (0, 0, *CELLS.ink.shape)
-        covered = np.zeros(CELLS.ink.shape, dtype=int)
-        for node in nodes:
-            top, left, bottom, right = found.boxes[node]
-            covered[top:bottom, left:right] += 1
-            part = CELLS.ink[top:bottom, left:right]
-            assert part[0].any() and part[-1].any() and part[:, 0].any() and part[:, -1].any()
-            assert parent < 0 or found.spans[node] < found.spans[parent]
-        top, left, bottom, right = outer
-        assert (covered[top:bottom, left:right] <= 1).all() and covered.sum() == covered[top:bottom, left:right].sum()
-        inside = np.zeros_like(CELLS.ink)
-        inside[top:bottom, left:right] = CELLS.ink[top:bottom, left:right]
-        assert (covered[inside] == 1).all()
+def test_refining_all_groups_gains_what_the_coarsest_scale_loses_and_costs_what_the_finest_takes():
+    found = hierarchy(CELLS, SPANS)
+    lost = [cells.lost(cells.scale(span))[cells.ink].sum() for cells in [CELLS] for span in (SPANS[0], SPANS[-1])]
+    assert sum(own.gain.sum() for own in found) == pytest.approx(lost[0] - lost[1])
+    assert all((own.gain >= -1e-12).all() and (own.extra > 0).all() for own in found)
 
 
-def test_clusters_follow_content_across_the_borders_of_cells():
-    """Lines of ink that stand anywhere: each is a cluster, as a whole, though no grid has its borders there."""
+def test_no_price_is_below_that_of_a_group_under_it_so_any_price_cuts():
+    found = hierarchy(CELLS, SPANS)
+    prices = group_prices(found)
+    assert max(price.max() for price in prices) > 0
+    for above, below, own in zip(prices, prices[1:], found[1:]):
+        assert (above[own.parent] >= below[own.child]).all()
+    each = np.stack([price[own.label] for price, own in zip(prices, found)])
+    assert (np.diff(each, axis=0) <= 0).all()  # so a cell at a fine scale is refined to all coarser ones, too
+
+
+def test_a_price_is_what_a_token_of_the_best_descent_gains():
+    """Print that is legible at the finest scale only: the first steps gain nothing by themselves, and are paid for."""
+    cells = dataclasses.replace(CELLS, legible_scale=np.full(CELLS.ink.shape, 0.2, dtype=np.float32))
+    found = hierarchy(cells, SPANS)
+    first, *_, last = group_prices(found)
+    alone = (found[0].gain / found[0].extra).max()
+    assert first.max() > 10 * alone and first.max() == pytest.approx(last.max(), rel=1)
+
+
+def test_borders_of_one_scale_are_not_those_of_the_next():
+    ink = np.ones((96, 96), dtype=bool)
+    borders = []
+    for shifted in (False, True):
+        label, tokens = grouped(ink, 16, shifted=shifted)
+        label = label.reshape(ink.shape)
+        borders.append(set((np.flatnonzero(np.diff(label[0])) + 1).tolist()))
+        assert tokens.sum() == pytest.approx(36) and len(tokens) in (36, 49)
+    assert borders[0] == {16, 32, 48, 64, 80} and borders[0].isdisjoint(borders[1])
+
+
+def test_groups_follow_content_across_the_borders_of_cells():
+    """Lines of ink that stand anywhere: no group joins two of them, where a gap is as wide as half a token."""
     ink = np.zeros((80, 60), dtype=bool)
     tops = [3, 10, 19, 26, 37, 50, 55, 62]
     for top in tops:
         ink[top : top + 3, 7:50] = True
-    found = clusters(dataclasses.replace(CELLS, ink=ink), reach=20)
-    assert {(top, 7, top + 3, 50) for top in tops} <= set(found.boxes)
+    label = np.full(ink.shape, -1)
+    label[ink], _ = grouped(ink, 3, shifted=False)
+    for top in tops:
+        own = set(label[top : top + 3][ink[top : top + 3]].tolist())
+        assert own.isdisjoint(set(label[:top][ink[:top]].tolist()))
 
 
-def test_a_box_is_cut_at_its_gaps_or_where_the_least_ink_is():
+def test_a_box_is_made_tight():
     mask = np.zeros((12, 30), dtype=bool)
-    mask[1:3, 2:9] = mask[1:3, 14:20] = mask[8:11, 2:28] = True
-    mask[8:10, 14] = False
+    mask[1:3, 2:9] = mask[8:11, 2:28] = True
     assert tight(mask, (0, 0, 12, 30)) == (1, 2, 11, 28)
-    assert cut(mask, (1, 2, 11, 28), 4, 100) == [(1, 2, 3, 9), (1, 14, 3, 20), (8, 2, 11, 28)]
-    assert cut(mask, (8, 2, 11, 28), 4, 20) == [(8, 2, 11, 14), (8, 14, 11, 28)]
+
+
+def test_squares_shrink_to_the_ink_that_is_left_to_them():
+    ink = np.zeros((40, 40), dtype=bool)
+    ink[4:8, 4:8] = ink[20:24, 20:30] = True
+    cells = dataclasses.replace(CELLS, ink=ink, mass=ink / ink.sum(), legible_scale=np.full(ink.shape, 2.5, np.float32))
+    rough = lay(cells, np.where(ink, 16, 0), 100)
+    found = tightened(cells, rough)
+    assert [(layer.span[0], layer.squares) for layer in found] == [(4, [(4, 4)]), (10, [(20, 20)])]
+    assert value_of(cells, found) > value_of(cells, rough)
+    assert np.isfinite(shown_scale(cells, found)[ink]).all()
+    idle = [*found, *rough]  # nothing is left to the squares of the last layers
+    assert sum(len(layer.squares) for layer in tightened(cells, idle)) == 2
+
+
+def test_cracks_are_neighbours_of_which_one_is_twice_as_fine():
+    scale = np.array([[1.0, 2.0, 3.9], [1.0, 1.0, np.inf]])
+    ink = np.array([[True, True, True], [True, True, False]])
+    assert cracks(scale, ink) == pytest.approx(2 / 5)  # 1 | 2, and 2 over 1; not 2 | 3.9, and no pair with blank cells
+    assert cracks(scale, np.zeros_like(ink)) == 0
 
 
 def test_pieces_laid_together_take_fewer_squares_and_the_price_of_a_token_is_kept():

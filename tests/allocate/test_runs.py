@@ -26,7 +26,7 @@ def lines_of_print(rows=250, columns=190, *, share=0.1, seed=0):
             ink[top : top + 3, begin : begin + wide] = True
             mass[top : top + 3, begin : begin + wide] = random.random() ** 4
     scale = random.uniform(1, 8, (rows, columns))
-    maps = (torch.tensor(one)[None] for one in (mass / mass.sum(), scale.astype(np.float32), ink))
+    maps = (torch.tensor(one)[None] for one in (np.float32(mass / mass.sum()), np.float32(scale), ink))
     return Relevance(*maps, (4 * rows, 4 * columns))
 
 

@@ -17,7 +17,7 @@ def document():
 
 @pytest.mark.parametrize("number", [2, 6])
 def test_the_page_that_names_the_word_wins(document, number):
-    found = choose_pages(document, f"Where is the {WORDS[number - 1]}?", budget=48, fine=3, relevance="scout")
+    found = choose_pages(document, f"Where is the {WORDS[number - 1]}?", budget=48, fine_pages=3, relevance="scout")
     assert max(found, key=lambda one: one.worth).numbers == (number,)
     assert len(found) <= 3 and [one.numbers for one in found] == sorted(one.numbers for one in found)
     assert sum(one.tokens for one in found) <= 48
@@ -39,7 +39,7 @@ def test_only_pages_that_win_are_rendered_finely(document):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "open_pages", lambda document: Watched())
-        found = choose_pages(document, "umbrella", budget=32, fine=2, relevance="none")
+        found = choose_pages(document, "umbrella", budget=32, fine_pages=2, relevance="none")
     fine = [index for index, pixels in asked if pixels == choose.FINE_PIXELS]
     assert len(fine) <= 2 and {one.numbers[0] - 1 for one in found} <= set(fine)
     assert len(asked) - len(fine) == len(WORDS)
@@ -48,7 +48,7 @@ def test_only_pages_that_win_are_rendered_finely(document):
 def test_pages_that_lie_on_their_side_are_turned_upright(monkeypatch):
     """The same tokens as for the upright page, in its upright frame; the scout reads no page twice."""
     images = [paper(word) for word in WORDS[:3]]
-    how = {"budget": 20, "fine": 1, "relevance": "scout"}
+    how = {"budget": 20, "fine_pages": 1, "relevance": "scout"}
     (wanted,) = choose_pages(images, "zeppelin", **how)
     turned = [image.rotate(-90, expand=True) for image in images]
     (found,) = choose_pages(turned, "zeppelin", turn=90, **how)
@@ -67,20 +67,20 @@ def test_pages_that_lie_on_their_side_are_turned_upright(monkeypatch):
 
 
 def test_a_list_of_images_is_a_document_too():
-    found = choose_pages([paper(word) for word in WORDS[:3]], "zeppelin", budget=20, fine=1, relevance="scout")
+    found = choose_pages([paper(word) for word in WORDS[:3]], "zeppelin", budget=20, fine_pages=1, relevance="scout")
     assert [one.numbers for one in found] == [(3,)]
 
 
 def test_the_other_pages_are_shown_small_if_a_tenth_of_the_budget_holds_them(document):
-    *fine, sheet = choose_pages(document, "broccoli", budget=90, fine=1, relevance="scout")
+    *fine, sheet = choose_pages(document, "broccoli", budget=90, fine_pages=1, relevance="scout")
     assert [one.numbers for one in fine] == [(5,)] and sheet.numbers == (1, 2, 3, 4, 6, 7)
     assert 6 <= sheet.tokens <= 9 and fine[0].tokens + sheet.tokens <= 90
     assert sheet.texture.levels[0].mean() < 0.999  # there is something on it
-    assert len(choose_pages(document, "broccoli", budget=60, fine=1, relevance="scout")) == 1
+    assert len(choose_pages(document, "broccoli", budget=60, fine_pages=1, relevance="scout")) == 1
 
 
 def test_a_relevance_that_reads_no_question_chooses_pages_without_it(document):
-    options = {"budget": 32, "fine": 2, "relevance": "prior"}
+    options = {"budget": 32, "fine_pages": 2, "relevance": "prior"}
     one, other = (choose_pages(document, word, **options) for word in ("umbrella", "broccoli"))
     assert [page.numbers for page in one] == [page.numbers for page in other]
 
@@ -101,7 +101,8 @@ def test_bad_options_are_refused_before_pages_are_read():
 
     for options, message in [
         ({"budget": 0}, "choose_pages: budget must be at least 1, got 0"),
-        ({"fine": 0}, "choose_pages: fine must be at least 1, got 0"),
+        ({"fine_pages": 0}, "choose_pages: fine_pages must be between 1 and 20, got 0"),
+        ({"fine_pages": 10_000}, "choose_pages: fine_pages must be between 1 and 20, got 10000"),
         ({"allocator": "best"}, "choose_pages: allocator must be one of"),
         ({"relevance": "best"}, "choose_pages: relevance must be one of"),
     ]:

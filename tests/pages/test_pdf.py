@@ -74,9 +74,16 @@ def test_an_encrypted_file_is_refused_as_encrypted(tmp_path):
         open_pages(tmp_path / "secret.pdf")
 
 
-def test_a_document_without_pages_and_one_of_too_many_are_refused(monkeypatch, three):
+def test_a_document_without_pages_and_one_of_too_many_are_refused(monkeypatch, three, tmp_path):
     with pytest.raises(ValueError, match="at least one page, got an empty list"):
         open_pages([])
+    none = pdf_from([b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[]/Count 0>>"])
+    (tmp_path / "none.pdf").write_bytes(none)
+    with pytest.raises(ValueError, match="encrypted"):
+        open_pages(encrypted())  # whose error PDFium still knows afterwards
+    for source, name in (none, "document of"), (tmp_path / "none.pdf", ".*none.pdf"):
+        with pytest.raises(ValueError, match=f"choose_pages: document must have at least one page, got none in {name}"):
+            open_pages(source)
     monkeypatch.setattr(pdf, "MOST_PAGES", 2)
     with pytest.raises(ValueError, match="choose_pages: document must have at most 2 pages, got 3"):
         open_pages(three)
@@ -128,6 +135,12 @@ def test_the_command_line_refuses_what_a_document_cannot_do_before_a_model_is_lo
     for more, wanted in (("--tokens", "merged"), "tokens must be chosen"), (("--looks", "auto"), "looks must be 1"):
         assert main([*given, *more]) == 2
         assert f"{wanted} for a document, got {more[1]}" in capsys.readouterr().err
+    assert main([*given, "--fine-pages", "99"]) == 2
+    assert "--fine-pages must be between 1 and 20, got 99" in capsys.readouterr().err
+    paper("x").save(tmp_path / "x.png")
+    for command in (["ask", str(tmp_path / "x.png"), "what?"], ["allocate", str(tmp_path / "x.png")]):
+        assert main([*command, "--fine-pages", "2"]) == 2
+        assert "a PDF, got " in capsys.readouterr().err
 
 
 def test_the_command_line_refuses_a_broken_document_before_a_model_is_loaded(tmp_path, capsys):

@@ -23,14 +23,14 @@ def sources():
 
 @pytest.mark.parametrize("word, unit", [(0, (0, 1)), (2, (1, 2)), (5, (2, 2))])
 def test_the_unit_that_the_question_is_about_wins(sources, word, unit):
-    allocator = HierarchicalResourceAllocator(budget=48, fine=2, relevance="scout")
+    allocator = HierarchicalResourceAllocator(budget=48, fine_pages=2, relevance="scout")
     found = allocator.spend(sources, f"Where is the {WORDS[word]}?")
     assert max(found, key=lambda one: one.tokens.worth).units == (unit,)
     assert sum(one.tokens.tokens for one in found) <= 48 and len(found) <= 2
 
 
 def test_the_sheet_shows_the_other_units(sources):
-    *fine, sheet = HierarchicalResourceAllocator(budget=90, fine=1, relevance="scout").spend(sources, "zeppelin")
+    *fine, sheet = HierarchicalResourceAllocator(budget=90, fine_pages=1, relevance="scout").spend(sources, "zeppelin")
     assert [one.units for one in fine] == [((1, 2),)]
     assert sheet.units == ((0, 1), (1, 1), (1, 3), (2, 1), (2, 2))
 
@@ -68,6 +68,9 @@ def test_the_command_spends_one_budget_on_images_and_pages(tmp_path, capsys):
     assert {"file": str(tmp_path / "report.pdf"), "page": 2} in [one["pages"][0] for one in found]
     tokens = [int(Allocation.from_json(json.dumps(one["allocation"])).valid.sum()) for one in found]
     assert min(tokens) > 0 and sum(tokens) <= 40
+    assert main([*given, "--fine-pages", "1"]) == 0
+    first, sheet = json.loads(capsys.readouterr().out)
+    assert first["pages"] == [{"file": str(tmp_path / "report.pdf"), "page": 2}] and len(sheet["pages"]) == 2
     for more, wanted in (("--turn", "90"), "--turn must be 0"), (("--regions", "sam"), "--regions takes images"):
         assert main([*given, *more]) == 2
         assert wanted in capsys.readouterr().err

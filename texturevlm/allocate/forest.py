@@ -61,12 +61,12 @@ class Forest:
         greatest = float((gain / np.maximum(extra, _LEAST_COST)).max(initial=0.0))
         if greatest <= 0:
             return np.zeros(len(gain))
-        price = greatest * np.geomspace(1.0, _PRICE_RANGE, _PRICES)
+        price = price_ladder(greatest)
         # The surplus of a node's splits at each price of a token: its own, and those of its descendants that pay.
         surplus = gain[:, None] - extra[:, None] * price
         for nodes in reversed(self.generations[1:]):
             np.add.at(surplus, self.parent[nodes], np.maximum(surplus[nodes], 0) * has_children[nodes, None])
-        return np.where(has_children & (gain + surplus[:, -1] > 0), _root(surplus, price), 0.0)
+        return np.where(has_children & (gain + surplus[:, -1] > 0), break_even(surplus, price), 0.0)
 
     def cut(self, budget: int) -> Array:
         """The numbers of the nodes of the best cut that a budget allows; the roots are kept at any cost.
@@ -106,8 +106,13 @@ class Forest:
         return np.bincount(self.parent[inner], values[inner], len(values))
 
 
-def _root(surplus: Array, price: Array) -> Array:
-    """(N,): the price at which each node's surplus (N, _PRICES) is 0; it grows as the price falls."""
+def price_ladder(greatest: float) -> Array:
+    """Prices of a token at which surpluses are computed, from the greatest down."""
+    return np.asarray(greatest * np.geomspace(1.0, _PRICE_RANGE, _PRICES))
+
+
+def break_even(surplus: Array, price: Array) -> Array:
+    """(N,): the price at which each node's surplus (N, prices) is 0, which grows as the price falls; 0: none."""
     after = (surplus < 0).sum(1)  # the first price at which it pays
     low = np.minimum(after, len(price) - 1)
     high = np.maximum(low - 1, 0)

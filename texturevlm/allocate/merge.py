@@ -13,6 +13,7 @@ from texturevlm.check import check_count
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, check_allocation
 
+_ROUNDING = 1e-5  # of a level: a token at the legible scale itself is legible
 _EVEN = 0.05  # of the mean child's mass, which each child has at least: a parent shows all of its area
 
 
@@ -32,7 +33,7 @@ def child_shares(allocation: Allocation, relevance: Relevance, patches: int) -> 
     four = child.unflatten(-1, (patches, 2)).unflatten(-3, (patches, 2))
     shares = (four / four.sum((-1, -3), keepdim=True)).flatten(-2).flatten(-3, -2)
     wide = torch.stack([allocation.ddx.norm(dim=-1), allocation.ddy.norm(dim=-1)]).amin(0)
-    parent = (wide > NATIVE) & (wide.log2() > fine[..., 0, 0]) & allocation.valid
+    parent = (wide > NATIVE) & (wide.log2() > fine[..., 0, 0] + _ROUNDING) & allocation.valid
     found: Tensor = shares.float() * parent[..., None, None]
     return found
 

@@ -22,7 +22,7 @@ LEAST_ENTRIES = 16
 GROUPS = 16  # with few groups answers suffer most (results/codebook.md); a divisor of common widths
 PER_ENTRY = 4  # tokens per entry, at least, that a fit needs
 _START = 32  # tokens per entry that k-means begins with, at most
-_BATCH = 4096
+_BATCH = 4096  # rows of a step of moving averages, at least; as many as there are entries
 _EPOCHS = 4  # of moving averages
 _DECAY = 0.9  # of a moving average, per batch
 _DEAD = 0.02  # of the mean number of rows per entry: an entry that fewer choose is dead
@@ -153,9 +153,10 @@ def _followed(rows: Tensor, entries: Tensor, random: torch.Generator) -> Tensor:
     """Entries after _EPOCHS of moving averages over rows in random order; dead ones are revived on the way."""
     count = torch.ones(len(entries), device=rows.device)
     total = entries.clone()
-    lowest = _DEAD * min(_BATCH, len(rows)) / len(entries)
+    size = max(_BATCH, len(entries))  # with fewer rows most entries would fade between the rows that choose them
+    lowest = _DEAD * min(size, len(rows)) / len(entries)
     for _ in range(_EPOCHS):
-        for some in torch.randperm(len(rows), generator=random).split(_BATCH):
+        for some in torch.randperm(len(rows), generator=random).split(size):
             batch = rows[some.to(rows.device)]
             index = nearest(batch, entries)
             chosen, sums = totals(batch, index, len(entries))

@@ -15,7 +15,8 @@ def nearest(rows: Tensor, entries: Tensor) -> Tensor:
     """
     half = 0.5 * entries.square().sum(1)  # the row's own length does not change the order
     step = max(1, _AT_ONCE // len(entries))
-    return torch.cat([(half - part @ entries.T).argmin(1) for part in rows.split(step)] or [rows.new_zeros(0).long()])
+    parts = [torch.addmm(half, part, entries.T, alpha=-1).argmin(1) for part in rows.split(step)]
+    return torch.cat(parts or [rows.new_zeros(0).long()])
 
 
 def totals(rows: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,9 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.search import OVERVIEW
 from texturevlm.allocate.traverse import Item, traverse
 from texturevlm.check import check_choice, check_count
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, MOST_FINE_PAGES, PATCH, RELEVANCE
 from texturevlm.pages.document import Pages, open_pages
+from texturevlm.pages.kept import KeptPages
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
 from texturevlm.pages.upright import UprightPages
@@ -25,7 +26,6 @@ from texturevlm.relevance.text_regions import find_regions
 from texturevlm.turned import check_turn, following
 from texturevlm.types import Allocation, Texture
 
-FINE_PAGES = 5  # that are rendered finely at most: the memory of a question
 FINE_PIXELS = 1 << 22  # of a fine rendering at most: a letter page at 200 dots per inch
 
 
@@ -58,14 +58,14 @@ def choose_pages(
     allocator: str | Allocator = ALLOCATOR,
     relevance: str | Scorer = RELEVANCE,
     turn: float | str = 0.0,
-    fine: int = FINE_PAGES,
+    fine_pages: int = FINE_PAGES,
     device: torch.device | str = "cpu",
 ) -> list[PageTokens]:
     """Decide which pages of a document get tokens for a question, and where these lie: one budget over all pages.
 
     document:  a PDF (a path, or bytes; extra `pdf`), or a list of images
     question:  any text; "" for none: pages by what is usually asked
-    fine:      pages that are rendered finely and get tokens of their own, at most
+    fine_pages: that are rendered finely and get tokens of their own, at most; 1 to 20
     relevance: as in `choose_tokens`; where in a page the answer is. Which page it is, is the scout's word; a relevance
                that reads no question (prior, none) chooses pages without it, too
     turn:      as in `choose_tokens`; textures and tokens are those of the upright pages
@@ -73,26 +73,30 @@ def choose_pages(
                pages, a sheet that shows those
     """
     check_count("choose_pages", "budget", budget, 1)
-    check_count("choose_pages", "fine", fine, 1)
+    check_count("choose_pages", "fine_pages", fine_pages, 1, MOST_FINE_PAGES)
     if isinstance(allocator, str):
         check_choice("choose_pages", "allocator", allocator, tuple(ALLOCATORS))
     scorer = find_scorer("choose_pages", relevance, question)
     turn = check_turn("choose_pages", turn)
     pages, place = open_pages(document), torch.device(device)
     if turn != 0:
-        pages = UprightPages(pages, turn)
+        pages = pages.upright(turn) if isinstance(pages, KeptPages) else UprightPages(pages, turn)
     asked = "" if scorer.name in UNASKED else question
     (sights,) = scouted(pages, [asked], patch=patch, device=place)
-    how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine": fine, "device": place}
+    how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine_pages": fine_pages, "device": place}
     found = page_tokens(pages, sights, question, scorer, **how)
-    return [_following(one) for one in found] if isinstance(turn, str) else found
+    return [_following(one, pages) for one in found] if isinstance(turn, str) else found
 
 
-def _following(page: PageTokens) -> PageTokens:
+def _following(page: PageTokens, pages: Pages) -> PageTokens:
     """A page's tokens turned with its stamps; the sheet stays as it is."""
     if len(page.numbers) > 1:
         return page
-    return replace(page, allocation=following(page.allocation, find_regions(page.texture)))
+    if isinstance(pages, KeptPages):
+        regions = pages.regions(page.numbers[0] - 1, page.texture)
+    else:
+        regions = find_regions(page.texture)
+    return replace(page, allocation=following(page.allocation, regions))
 
 
 def page_tokens(
@@ -104,39 +108,43 @@ def page_tokens(
     budget: int,
     patch: int,
     allocator: str | Allocator,
-    fine: int,
+    fine_pages: int,
     device: torch.device,
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
-    sheet = _sheet_budget(len(pages), budget, fine)
+    sheet = _sheet_budget(len(pages), budget, fine_pages)
     items = [
         Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, device))
         for index, sight in enumerate(sights)
     ]
-    opened = traverse(items, budget=budget - sheet, most=fine, patch=patch, allocator=allocator)
+    opened = traverse(items, budget=budget - sheet, most=fine_pages, patch=patch, allocator=allocator)
     found = [
         PageTokens((one.index + 1,), one.texture, one.relevance, one.allocation, sights[one.index].worth)
         for one in opened
     ]
     others = [index for index in range(len(pages)) if index not in {one.index for one in opened}]
-    return [*found, _shown_small(others, sights, patch, device)] if sheet and others else found
+    return [*found, shown_small(others, sights, patch, device)] if sheet and others else found
 
 
-def _sheet_budget(pages: int, budget: int, fine: int) -> int:
+def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:
     """Tokens of the sheet: one for each page that is not fine, if a tenth of the budget holds them, else 0."""
-    others = pages - min(pages, fine)
-    wanted = sheet_tokens(pages) if others else 0  # fewer pages than `fine` may win
+    others = pages - min(pages, fine_pages)
+    wanted = sheet_tokens(pages) if others else 0  # fewer pages than `fine_pages` may win
     return wanted if wanted <= OVERVIEW * budget else 0
 
 
 def _opened(
     pages: Pages, index: int, question: str, scorer: Scorer, patch: int, device: torch.device
 ) -> tuple[Texture, Relevance]:
+    if isinstance(pages, KeptPages):
+        page = pages.fine(index, FINE_PIXELS, patch, device)
+        return page.texture, page.find(question, scorer=scorer)
     texture = pages.texture(index, FINE_PIXELS, device).mipmapped()
     return texture, find_relevance(texture, question, patch=patch, relevance=scorer)
 
 
-def _shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:
+def shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:
+    """The sheet of these pages, one token each."""
     texture = sheet_of([sights[index].thumbnail for index in others], device)
     relevance = find_relevance(texture, patch=patch, relevance="none")
     allocation = ALLOCATORS["resize"](texture, relevance, budget=sheet_tokens(len(others)), patch=patch)

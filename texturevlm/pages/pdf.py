@@ -39,8 +39,6 @@ class PdfPages:
         self._pdf = self._opened(source)
         with _LOCK:
             self.count = len(self._pdf)
-        if self.count == 0:
-            raise ValueError(f"{function}: document must have at least one page, got none in {self.name}")
         if self.count > MOST_PAGES:
             raise ValueError(
                 f"{function}: document must have at most {MOST_PAGES} pages, got {self.count} in {self.name}; split it"
@@ -83,10 +81,26 @@ class PdfPages:
                 document.init_forms()  # before any page is opened; else what was filled into a form is not drawn
                 return document
             except pypdfium2.PdfiumError as error:
+                if _has_no_pages(given):
+                    wanted = "must have at least one page, got none in"
+                    raise ValueError(f"{self.function}: document {wanted} {self.name}") from None
                 if getattr(error, "err_code", None) == _PASSWORD:
                     wanted = "must not be encrypted; save it without its password"
                     raise ValueError(f"{self.function}: document {wanted}, got {self.name}") from None
                 raise ValueError(f"{self.function}: {self.name} is not a PDF that can be read: {error}") from None
+
+
+def _has_no_pages(source: str | bytes) -> bool:
+    """Whether PDFium opens this: it has no code for a file without pages, and still has that of the last bad file."""
+    from pypdfium2 import raw
+
+    if isinstance(source, bytes):
+        document = raw.FPDF_LoadMemDocument64(source, len(source), None)
+    else:
+        document = raw.FPDF_LoadDocument(os.fsencode(source) + b"\0", None)
+    if document:
+        raw.FPDF_CloseDocument(document)
+    return bool(document)
 
 
 def is_pdf(source: Any) -> bool:

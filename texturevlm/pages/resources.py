@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
-from texturevlm.pages.choose import FINE_PAGES, PageTokens, choose_pages
+from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE
+from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
 from texturevlm.pages.pdf import MOST_PAGES
 from texturevlm.pipeline import Allocator
@@ -59,13 +59,13 @@ class UnitTokens:
 class HierarchicalResourceAllocator:
     """Spends one budget on images, documents and clips together.
 
-    budget: tokens in all
-    fine:   units that are opened and get tokens of their own, at most
+    budget:     tokens in all
+    fine_pages: units that are opened and get tokens of their own, at most; 1 to 20
     patch, allocator, relevance, device: as in `choose_pages`
     """
 
     budget: int = BUDGET
-    fine: int = FINE_PAGES
+    fine_pages: int = FINE_PAGES
     patch: int = PATCH
     allocator: str | Allocator = ALLOCATOR
     relevance: str | Scorer = RELEVANCE
@@ -91,7 +91,7 @@ class HierarchicalResourceAllocator:
             bound,
             question,
             budget=self.budget,
-            fine=self.fine,
+            fine_pages=self.fine_pages,
             patch=self.patch,
             allocator=self.allocator,
             relevance=self.relevance,

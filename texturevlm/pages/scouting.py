@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.pages.document import Pages
-from texturevlm.pages.sheet import thumbnail
-from texturevlm.pages.upright import UprightPages
+from texturevlm.pages.kept import sight_of
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.scout import Scout
-from texturevlm.scout.spotter import PIXELS, Spots
+from texturevlm.scout.spotter import Spots
 
 PAGE_SHARPNESS = 20.0  # of the softmax over pages: the likeliest on 71 `train` questions to pages new to the scout
 
@@ -45,10 +44,8 @@ def scouted(pages: Pages, questions: Sequence[str], *, patch: int, device: torch
     small: list[Tensor] = []
     found: list[list[Tensor]] = [[] for _ in questions]
     for index in range(len(pages)):
-        texture = pages.texture(index, PIXELS, device).mipmapped()
-        small.append(thumbnail(texture, patch))
-        known = pages.read(index) if isinstance(pages, UprightPages) else None
-        spots = scout.read(texture) if known is None else known
+        spots, picture = sight_of(pages, index, patch, device)
+        small.append(picture)
         for table, words in zip(found, asked):
             table.append(evidence_on(scout, spots, words))
     worths = [page_worth(torch.stack(table), words) for table, words in zip(found, asked)]

@@ -1,0 +1,58 @@
+"""Pages that are kept: the second question opens none again, and gets what it gets without."""
+
+import pytest
+import torch
+
+from tests.pages.papers import WORDS, paper, pdf_of
+from texturevlm.pages import choose_pages, open_pages
+from texturevlm.pages import kept as kept_pages
+from texturevlm.pages.kept import KeptPages
+
+
+class Counted:
+    """Pages that count how often they are opened."""
+
+    def __init__(self, document):
+        self.pages, self.opened = open_pages(document), 0
+
+    def __len__(self):
+        return len(self.pages)
+
+    def texture(self, index, pixels, device):
+        self.opened += 1
+        return self.pages.texture(index, pixels, device)
+
+
+@pytest.fixture(scope="module")
+def content():
+    return pdf_of([paper(word) for word in WORDS[:3]])
+
+
+@pytest.mark.parametrize("turn", [0.0, "auto"])
+def test_a_page_that_was_seen_is_not_opened_again(content, turn):
+    counted = Counted(content)
+    pages = KeptPages(counted)
+    opened = []
+    for question in (f"the {WORDS[0]}", f"where is the {WORDS[0]}"):
+        before, found = counted.opened, choose_pages(pages, question, budget=30, relevance="scout", turn=turn)
+        opened.append(counted.opened - before)
+    assert opened[0] > 3 and opened[1] == 0  # each coarsely, one at least finely; then nothing
+    plain = choose_pages(content, question, budget=30, relevance="scout", turn=turn)
+    for one, other in zip(found, plain, strict=True):
+        assert one.numbers == other.numbers and one.worth == pytest.approx(other.worth)
+        assert torch.equal(one.allocation.centre, other.allocation.centre)
+    assert len(pages.held()) >= 5  # three sights, a fine page and what was read there
+
+
+def test_no_more_than_a_few_are_kept(content, monkeypatch):
+    monkeypatch.setattr(kept_pages, "MOST_SIGHTS", 1)
+    monkeypatch.setattr(kept_pages, "MOST_FINE", 1)
+    monkeypatch.setattr(kept_pages, "MOST_READ", 2)
+    counted, device = Counted(content), torch.device("cpu")
+    pages = KeptPages(counted)
+    for index in range(3):
+        pages.sight(index, 32, device)
+        pages.fine(index, 90_000, 32, device)
+    assert len(pages._sights) == 1 and list(pages._fine) == [(2, 90_000, 32, device)] and len(pages._read) == 2
+    opened, again = counted.opened, pages.fine(0, 90_000, 32, device)
+    assert again.maps is pages._read[0, 90_000, 32, device][0] and counted.opened == opened + 1  # only drawn again
