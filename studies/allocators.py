@@ -14,7 +14,6 @@ among the words that RapidOCR reads (CACHE keeps them).
 """
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,10 +32,9 @@ from texturevlm.evaluate.report import publish
 from texturevlm.evaluate.run import evaluate
 from texturevlm.journal import read_journal
 from texturevlm.relevance.ocr import load_page
-from texturevlm.train.pages import located
+from texturevlm.train.pages import is_measured_chart, located, name_hash
 
 BUDGETS, PATCH = (64, 273), 32
-CHART_PART = 5  # one chart in five is measured
 BEST_OF_ALL = "all, best K"
 TRAINED = "The scout was trained on all but one in twelve of these charts, with answers located in the same way."
 
@@ -70,7 +68,7 @@ def _photographs(folder: Path, words: Path | None) -> Part:
 
 def _charts(folder: Path, words: Path | None) -> Part:
     samples = load_data(folder, split=None).samples
-    chosen = [sample for sample in samples if name_hash(sample.image) % CHART_PART == 0]
+    chosen = [sample for sample in samples if is_measured_chart(sample.image)]
     placed = [
         replace(sample, boxes=tuple(located(load_page(sample.image, words and words / folder.name), sample.answers)))
         for sample in chosen
@@ -88,11 +86,6 @@ SETS = {
     "chartqa": Measured(_charts),
     "coco": Measured(_photographs, "none", ("objects", "fidelity")),
 }
-
-
-def name_hash(path: Path) -> int:
-    """sha256 of a file's name, as a number."""
-    return int(hashlib.sha256(path.name.encode()).hexdigest(), 16)
 
 
 def sampled(samples: Sequence[Sample], pages: int | None) -> list[Sample]:

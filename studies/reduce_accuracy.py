@@ -1,104 +1,157 @@
 """What reductions inside a model do to its answers, at equal tokens, from the rows of `texturevlm eval --reduce`.
 
-    texturevlm eval sroie DATA --model reader --out RUN --conditions full,own,chosen --relevance none,scout \\
-        --budgets 96,273 --reduce random,stride,tome,visionzip,divprune,fastv
+    texturevlm eval sroie DATA --model reader --out RUN --conditions chosen --relevance scout \\
+        --allocators auto,resize --budgets 64 --reduce all --metrics anls --limit 60 --batch 30 --untimed --captured
     python -m studies.reduce_accuracy RUN/answers.jsonl --out results
 
-A reduced condition chooses twice the budget, and the model reduces it to the budget. It is compared, question by
-question, with the same choice of as many tokens as stay, and with plain resize. DATA is the file of answers.
+A reduced condition chooses twice the budget, and the model reduces it to the budget: twice as many tokens chosen by a
+question, or the page resized to twice as many. It is compared, question by question, with the same choice of as many
+tokens as stay, and with random tokens. DATA is the file of answers, or a folder of such files, one per data set.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean, median
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from studies.study import provenance, study_main
 from texturevlm.bench.published import LEGEND, PUBLISHED
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, FULL, OWN, Condition
+from texturevlm.evaluate.conditions import CHOSEN, Condition
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 
-HEADS = ("tokens by", "then", "budget", "questions", "score", "− not reduced", "− resize", "tokens", "first token ms")
+CONTROL = "random"
+SETTINGS = ("data set", "metric", "split", "model", "weights", "dtype", "device", "transformers", "code", "commit")
+HEADS = ("then", "questions", "score", "− not reduced", "− random", "log-likelihood", "− not reduced", "published")
 Rows = dict[int, AnswerRow]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """One record per condition of the run that is full, resized or chosen."""
-    answers = AnswerRows.read(options.data)
-    every = {one: rows for one, rows in answers.rows.items() if rows and one.kind in (FULL, OWN, CHOSEN)}
+    """One record per file of answers."""
+    path: Path = options.data
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(f"DATA must be a file of answers, or a folder of them, got {path}, which has none")
+    return {"runs": [run_of(file, options.limit) for file in files]}
+
+
+def run_of(file: Path, limit: int | None = None) -> dict[str, Any]:
+    """The settings of a run, and one record per choice of tokens and budget."""
+    answers = AnswerRows.read(file)
+    every = {one: rows for one, rows in answers.rows.items() if rows and one.kind == CHOSEN}
     if not any(one.reduce for one in every):
-        raise ValueError(f"DATA must be the answers of a run with --reduce, got {options.data}, which has none")
-    if options.limit is not None:
-        every = {one: {n: row for n, row in rows.items() if n < options.limit} for one, rows in every.items()}
+        raise ValueError(f"DATA must be the answers of a run with --reduce, got {file}, which has none")
+    if limit is not None:
+        every = {one: {n: row for n, row in rows.items() if n < limit} for one, rows in every.items()}
     pages = [page for _, page in answers.questions]
-    order = sorted(every, key=lambda one: (one.budget, one.kind != FULL, one.kind != OWN, one.allocator, one.relevance))
-    names = ("data set", "metric", "split", "model", "weights", "dtype", "device", "transformers")
-    settings = {name: answers.settings.get(name) for name in names}
-    return {"settings": settings, "conditions": [record(one, every, pages) for one in order]}
-
-
-def record(condition: Condition, every: dict[Condition, Rows], pages: Sequence[str]) -> dict[str, Any]:
-    """Means of a condition, and what it gains over the same choice unreduced, and over resize."""
-    rows = every[condition]
-    timed = [row.ms for row in rows.values() if row.ms is not None]
-    resized = every.get(Condition(OWN, budget=condition.budget)) or every.get(
-        Condition(CHOSEN, "resize", "none", condition.budget), {}
-    )
-    plain = every.get(replace(condition, reduce=""), {}) if condition.reduce else {}
+    choices = sorted({replace(one, reduce="") for one in every}, key=lambda one: (one.budget, one.allocator))
+    plain = {one.budget: every.get(one, {}) for one in choices if one.allocator == "resize"}
     return {
-        "kind": condition.kind,
-        "choice": replace(condition, reduce="").method,
-        "reduce": condition.reduce,
-        "budget": condition.budget,
-        "questions": len(rows),
-        "score": mean(row.score for row in rows.values()),
-        "to_plain": gained(rows, plain, pages),
-        "to_resize": gained(rows, resized if condition.kind == CHOSEN else {}, pages),
-        "tokens": mean(row.tokens for row in rows.values()),
-        "ms": median(timed) if timed else None,
+        "settings": {name: answers.settings.get(name) for name in SETTINGS},
+        "choices": [choice_record(one, every, plain.get(one.budget, {}), pages) for one in choices],
     }
 
 
-def gained(rows: Rows, others: Rows, pages: Sequence[str]) -> list[float] | None:
-    """The mean difference of scores over the questions that both have, and its 95% interval over pages."""
+def choice_record(
+    choice: Condition, every: dict[Condition, Rows], resized: Rows, pages: Sequence[str]
+) -> dict[str, Any]:
+    """A choice of tokens: alone, and with each reduction of twice as many."""
+    own, control = every.get(choice, {}), every.get(replace(choice, reduce=CONTROL), {})
+    methods = [one for one in every if one.reduce and replace(one, reduce="") == choice]
+    return {
+        "choice": choice.method,
+        "budget": choice.budget,
+        "alone": row_record("", own, {"resize": resized} if choice.allocator != "resize" else {}, pages),
+        "reduced": [row_record(one.reduce, every[one], {"own": own, "control": control}, pages) for one in methods],
+    }
+
+
+def row_record(method: str, rows: Rows, others: dict[str, Rows], pages: Sequence[str]) -> dict[str, Any]:
+    """Means of a condition, and its paired differences to others."""
+    found = {
+        "method": method,
+        "questions": len(rows),
+        "score": mean(row.score for row in rows.values()) if rows else None,
+        "likelihood": mean(row.likelihood for row in rows.values()) if rows else None,
+        "tokens": mean(row.tokens for row in rows.values()) if rows else None,
+    }
+    for name, some in others.items():
+        for value in ("score", "likelihood"):
+            found[f"{value} − {name}"] = gained(rows, some, value, pages)
+    return found
+
+
+def gained(rows: Rows, others: Rows, value: str, pages: Sequence[str]) -> list[float] | None:
+    """The mean difference over the questions that both have, and its 95% interval over pages."""
     shared = [number for number in rows if number in others]
     if not shared or rows is others:
         return None
-    ours, theirs = ([some[number].score for number in shared] for some in (rows, others))
+    ours, theirs = ([getattr(some[number], value) for number in shared] for some in (rows, others))
     return list(paired_difference(ours, theirs, groups=[pages[number] for number in shared]))
 
 
 def report(found: dict[str, Any]) -> str:
-    settings = found["settings"]
-    about = ", ".join(f"{name} {value}" for name, value in settings.items() if value)
-    named = [one["reduce"] for one in found["conditions"] if one["reduce"] in PUBLISHED]
-    published = [[name, PUBLISHED[name]] for name in dict.fromkeys(named)]
+    parts = [part for run in found["runs"] for part in _run_parts(run)]
     return markdown_page(
         "# Answers of a model whose tokens are reduced",
-        f"{about}. A reduced row chooses twice its budget, and the model reduces that to the budget. Differences are "
-        "paired by question, with 95% intervals over pages. With dyrate the prompt is read in twice the budget: tokens "
-        "leave while the answer is decoded.",
-        markdown_table(HEADS, [_cells(one) for one in found["conditions"]]),
-        "## Published",
+        "A reduced row chooses twice its budget, and the model reduces that to the budget. Differences are paired by "
+        "question, with 95% intervals over pages: to the same choice of as many tokens as stay, and to random ones of "
+        "twice as many. Log-likelihood is that of the true answer, per token. With dyrate the prompt is read in twice "
+        "the budget, and tokens leave while the answer is decoded: its likelihood is that of twice the budget.",
+        *parts,
         LEGEND,
-        markdown_table(("method", "figures"), published),
         provenance(found),
     )
 
 
-def _cells(one: dict[str, Any]) -> list[str]:
+def _run_parts(run: dict[str, Any]) -> list[str]:
+    about = ", ".join(f"{name} {value}" for name, value in run["settings"].items() if value)
+    parts = [f"## {run['settings']['data set']}", f"{about}."]
+    for one in run["choices"]:
+        alone = one["alone"]
+        parts += [
+            f"### {one['choice']}, {one['budget']} tokens",
+            markdown_table(HEADS, [_cells(alone, "–"), *(_cells(row, row["method"]) for row in one["reduced"])]),
+        ]
+        if (gain := alone.get("score − resize")) is not None:
+            words = f"{format_interval(alone['likelihood − resize'])} in log-likelihood"
+            parts.append(f"Not reduced, it is {format_interval(gain)} to resize at the same budget, {words}.")
+        parts.append(_beyond(one["reduced"]))
+    return parts
+
+
+def _beyond(rows: Sequence[dict[str, Any]]) -> str:
+    """Which methods differ from not reducing, and from random tokens, beyond the interval."""
+    said = [f"Of {len(rows)} methods {len(rows) / 20:.0f} would lie beyond a 95% interval by chance."]
+    for name, words in (("own", "not reducing"), ("control", "random tokens")):
+        for value, measure_words in (("score", ""), ("likelihood", " by log-likelihood")):
+            known = [(row["method"], row[f"{value} − {name}"]) for row in rows if row[f"{value} − {name}"]]
+            better = [method for method, (_, low, _) in known if low > 0]
+            worse = [method for method, (_, _, high) in known if high < 0]
+            listed = f"better {', '.join(better) or 'none'}; worse {', '.join(worse) or 'none'}"
+            said.append(f"Beyond the interval of {words}{measure_words}: {listed}.")
+    return "  \n".join(said)
+
+
+def _cells(row: dict[str, Any], name: str) -> list[str]:
+    def gain(key: str) -> str:
+        return "–" if row.get(key) is None else format_interval(row[key])
+
+    def number(key: str) -> str:
+        return "–" if row[key] is None else f"{row[key]:.3f}"
+
     return [
-        one["choice"],
-        one["reduce"] or "–",
-        str(one["budget"] or "all"),
-        str(one["questions"]),
-        f"{one['score']:.3f}",
-        *("–" if one[name] is None else format_interval(one[name]) for name in ("to_plain", "to_resize")),
-        f"{one['tokens']:.0f}",
-        "–" if one["ms"] is None else f"{one['ms']:.1f}",
+        name,
+        str(row["questions"]),
+        number("score"),
+        gain("score − own"),
+        gain("score − control"),
+        number("likelihood"),
+        gain("likelihood − own"),
+        PUBLISHED.get(row["method"], "–"),
     ]
 
 

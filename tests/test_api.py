@@ -28,7 +28,7 @@ OPERATIONS = {
     "update_region": "levels, boxes, *, reduce, backend",
 }
 CLASSES = {
-    "BlockLayout": "keys, visual, count, queries, state, causal, length, plain, grown",
+    "BlockLayout": "keys, visual, count, queries, state, causal, length, plain, grown, padded",
     "DeviceTexture": "levels, *, half, pack, nearest",
     "KeyValueTexture": "finest, block",
 }

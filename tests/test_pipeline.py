@@ -193,7 +193,7 @@ def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
 def test_what_a_scorer_needs_is_said(texture):
     with pytest.raises(ValueError, match=r"'attention' needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"):
         choose_tokens(texture, relevance="attention")
-    with pytest.raises(ValueError, match=r"relevance 'embedding' needs models: relevance=tv\.SCORERS\['embedding'\]"):
+    with pytest.raises(ValueError, match=r"needs models: write embedding:MODEL,PCA, or give rel"):
         choose_tokens(texture, "a dog", relevance="embedding")
     with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, channels, embedding"):
         choose_tokens(texture, relevance="magic")

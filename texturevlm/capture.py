@@ -24,7 +24,7 @@ from texturevlm.ops.mip import level_extents
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import SCORERS, Scorer, find_scorer
 from texturevlm.relevance.maps import GRADED, UNASKED, cell_level
-from texturevlm.relevance.named import check_relevance
+from texturevlm.relevance.named import BY_HAND, check_relevance
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -79,7 +79,7 @@ class CompiledChooser:
         check_count("compile", "patch", patch, 1)
         check_count("compile", "graphs", graphs, 0)
         check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
-        check_relevance("compile", relevance, ("auto", *SCORERS))
+        check_relevance("compile", relevance, ("auto", *(name for name in SCORERS if name not in BY_HAND)))
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None

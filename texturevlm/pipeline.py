@@ -14,7 +14,7 @@ from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Question
-from texturevlm.turned import check_turn, following, turned_back, turned_upright, upright_frame
+from texturevlm.turned import UprightFrame, check_turn, following, turned_back, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture, check_texture
 
 Allocator = Callable[..., Allocation]
@@ -78,11 +78,11 @@ def choose_tokens(
         if isinstance(relevance, (Prepared, Relevance)):
             raise TypeError(f"choose_tokens: relevance must be a scorer or its name with turn, got {relevance!r:.40}")
         found = []
-        for one in texture.split():
+        for number, one in enumerate(texture.split()):
             angle = find_turn(one) if isinstance(turn, str) else turn
             frame = upright_frame(one, angle)
-            upright = turned_upright(one, frame)
-            chosen = choose_tokens(upright, question, relevance=relevance, balance=balance, **given, **options)
+            upright, own = turned_upright(one, frame), _upright_scorer(relevance, number, frame)
+            chosen = choose_tokens(upright, question, relevance=own, balance=balance, **given, **options)
             if isinstance(turn, str):
                 chosen = following(chosen, find_regions(upright))
             found.append(turned_back(chosen, frame))
@@ -111,8 +111,10 @@ def _share(
         )
     angles = [find_turn(one) if isinstance(turn, str) else turn for one in textures]
     frames = [upright_frame(*pair) for pair in zip(textures, angles)]
+    numbers = range(len(frames)) if isinstance(texture, Texture) else [0] * len(frames)  # a list has one map for all
+    scorers = [_upright_scorer(relevance, *pair) for pair in zip(numbers, frames)]
     textures = [turned_upright(*pair) for pair in zip(textures, frames)]
-    prepared = [Prepared(one, patch=patch, scorer=relevance) for one in textures]
+    prepared = [Prepared(one, patch=patch, scorer=scorer) for one, scorer in zip(textures, scorers)]
     maps = [one.find(question, balance=balance) for one in prepared]
     weights = [question_chance(one, question, own) for one, own in zip(prepared, maps)]
     upright = share_budget(textures, maps, patch=patch, weights=weights, **options)
@@ -120,6 +122,12 @@ def _share(
         upright = [following(own, find_regions(one)) for own, one in zip(upright, textures)]
     found = [turned_back(*one) for one in zip(upright, frames)]
     return as_batch(found) if isinstance(texture, Texture) else found
+
+
+def _upright_scorer(relevance: str | Scorer, number: int, frame: UprightFrame) -> str | Scorer:
+    """The scorer of the upright picture of an image: maps of the image that it holds are turned with it."""
+    upright: Callable[[int, UprightFrame], Scorer] | None = getattr(relevance, "upright", None)
+    return relevance if upright is None else upright(number, frame)
 
 
 def check_textures(textures: Sequence[Texture]) -> list[Texture]:

@@ -129,7 +129,7 @@ def test_details_of_a_captured_answer_are_the_same():
     for captured in (False, True):
         vlm = tv.VLM(model, processor, budget=30, relevance="none", captured=captured)
         answer = vlm.ask(picture(64, 96), QUESTION, return_details=True, **SHORT)
-        assert (vlm.generator.fixed is not None) == captured
+        assert (vlm.graphs.fixed is not None) == captured
         wanted = plain_logprobs(vlm, answer, [picture(64, 96)], QUESTION)
         assert torch.allclose(torch.tensor(answer.logprobs), wanted, atol=1e-4)
         assert list(answer.seconds) == ["open", "choose", "first_token", "decode"]

@@ -281,9 +281,9 @@ def test_a_vlm_is_pickled_without_its_graphs(qwen):
     asked = tv.VLM(model, processor, budget=9, relevance="none", captured=True)
     image = picture(100, 140)
     wanted = asked.ask(image, QUESTION, max_new_tokens=4)
-    assert asked.generator.fixed is not None
+    assert asked.graphs.fixed is not None
     other = pickle.loads(pickle.dumps(asked))
-    assert other.generator.fixed is None and hooks(other.model) and other.adapter.lock is not asked.adapter.lock
+    assert other.graphs.fixed is None and hooks(other.model) and other.adapter.lock is not asked.adapter.lock
     assert other.ask(image, QUESTION, max_new_tokens=4) == wanted
     other.detach()
     assert not hooks(other.model) and hooks(model)
@@ -293,7 +293,7 @@ def test_a_vlm_is_pickled_without_its_graphs(qwen):
 def test_graphs_go_with_the_hooks(qwen, way):
     asked = tv.VLM(*qwen, budget=9, relevance="none", captured=True)
     asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
-    graphs, choice = weakref.ref(asked.generator.fixed), FakeReplay()
+    graphs, choice = weakref.ref(asked.graphs.fixed), FakeReplay()
     asked._choice._kept["a size"] = choice
     assert graphs() is not None
     {"vlm": asked.detach, "processor": asked.processor.detach, "model": lambda: tv.detach(asked.model)}[way]()
@@ -305,16 +305,16 @@ def test_graphs_stay_for_the_other_processor_of_a_model(qwen):
     asked = tv.VLM(*qwen, budget=9, relevance="none", captured=True)
     asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
     tv.attach(*qwen, budget=4).detach()
-    assert asked.generator.fixed is not None
+    assert asked.graphs.fixed is not None
     asked.detach()
 
 
 def test_graphs_go_when_the_model_left_the_gpu(qwen, monkeypatch):
     asked = tv.VLM(*qwen, budget=9, relevance="none")
     with monkeypatch.context() as on_a_gpu:
-        on_a_gpu.setattr(type(asked.generator), "wanted", True)
+        on_a_gpu.setattr(type(asked.graphs), "wanted", True)
         asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
-    graphs = weakref.ref(asked.generator.fixed)
+    graphs = weakref.ref(asked.graphs.fixed)
     asked._choice._kept["a size"] = FakeReplay()
     asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)  # on the CPU, where nothing is captured
     gc.collect()

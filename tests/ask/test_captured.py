@@ -29,6 +29,25 @@ def test_the_captured_path_answers_the_same(qwen, looks, size, monkeypatch):
     assert captured.reasons == ["graphs are for a GPU, and this runs on cpu"]
 
 
+def test_questions_about_images_of_several_sizes_are_captured_together(qwen):
+    """By eights, fours and twos, whatever the lengths of their prompts."""
+    plain, captured = (models.asked(qwen, budget=9, captured=one, relevance="none") for one in (False, True))
+    images = [models.noise(100 + 40 * index, 140, seed=index) for index in range(7)]
+    questions = [QUESTION + " and the ?" * (index % 3) for index in range(7)]
+    wanted = [plain.ask(image, one, **SHORT) for image, one in zip(images, questions)]
+    assert captured.ask([[image] for image in images], questions, **SHORT) == wanted
+    assert sorted(captured.graphs.together) == [2, 4] and captured.graphs.fixed is not None
+    details = captured.ask([[image] for image in images[:2]], questions[:2], return_details=True, **SHORT)
+    alone = [plain.ask(image, one, return_details=True, **SHORT) for image, one in zip(images[:2], questions[:2])]
+    assert [one.text for one in details] == wanted[:2]
+    for one, other in zip(details, alone):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    captured.ask([[image, image] for image in images[:2]], questions[:2], **SHORT)
+    assert captured.reasons == ["one image per question is captured, and these were 2"]
+    captured.release()
+    assert not captured.graphs.together and captured.graphs.fixed is None
+
+
 def test_a_capture_is_made_again_for_a_model_that_was_cast():
     adapter = vlm.adapt(*models.built("qwen3_vl"))
     plain, captured = (models.asked(adapter, budget=9, captured=one, relevance="none") for one in (False, True))
@@ -36,9 +55,9 @@ def test_a_capture_is_made_again_for_a_model_that_was_cast():
     for dtype in (torch.float32, torch.float64, torch.float32):
         adapter.model.to(dtype)
         assert captured.ask(image, QUESTION, **SHORT) == plain.ask(image, QUESTION, **SHORT)
-        first = captured.generator.fixed
+        first = captured.graphs.fixed
         captured.ask(image, QUESTION, **SHORT)
-        assert captured.generator.fixed is first and not first.stale
+        assert captured.graphs.fixed is first and not first.stale
     adapter.model.to(torch.bfloat16)
     assert first.stale
 
@@ -53,7 +72,7 @@ def test_an_answer_that_is_not_captured_says_why_and_the_next_one_is(qwen):
     asked = models.asked(qwen, budget=9, relevance="none", captured=True)
     image = models.noise(96, 96)
     asked.ask([image, image], QUESTION, **SHORT)
-    assert asked.reasons == ["one image is captured, and these were 2"]
+    assert asked.reasons == ["one image per question is captured, and these were 2"]
     asked.ask(image, QUESTION, num_beams=2, **SHORT)
     assert asked.reasons == ["an answer with num_beams=2 is not captured"]
     asked.ask(image, QUESTION, **SHORT)

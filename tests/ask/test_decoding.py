@@ -159,6 +159,6 @@ def test_a_budget_for_one_call_is_captured_if_it_fits(qwen):
             image, QUESTION, budget=budget, **SHORT
         )
         assert captured.reasons == ["graphs are for a GPU, and this runs on cpu"]
-        assert captured.generator.fixed.budget == 9
+        assert captured.graphs.fixed.budget == 9
     assert captured.ask(image, QUESTION, budget=12, **SHORT) == plain.ask(image, QUESTION, budget=12, **SHORT)
     assert captured.reasons == ["a budget of 12 is not captured, because it is above the 9 of this VLM"]

@@ -1,5 +1,7 @@
 """A document is asked like an image: pages are chosen per question, and the prompt names them."""
 
+import dataclasses
+
 import pytest
 from PIL import Image
 
@@ -7,6 +9,7 @@ from tests.ask import models
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm.ask import documents
 from texturevlm.ask.messages import IMAGE, conversation_with
+from texturevlm.vlm.trained import trained_as
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +64,29 @@ def test_the_same_question_is_not_read_twice(model, report, monkeypatch):
     session.ask("the umbrella", max_new_tokens=2)
     picture = session.look("the umbrella")
     assert len(calls) == 1 and picture.size[0] > 0
-    session.choose("the zeppelin")
+    chosen = session.choose("the zeppelin")
     assert len(calls) == 2
+    assert 0 < sum(int(one.allocation.valid.sum()) for one in chosen) <= 40
+
+
+def test_at_most_so_many_pages_get_tokens_of_their_own(model, report):
+    def pages(**options):
+        found = model.ask(report, "the umbrella", return_details=True, max_new_tokens=2, **options).pages
+        return [number for number, tokens in found.items() if tokens > 1]  # the others are on the sheet
+
+    assert pages(fine_pages=1) == [2] and len(pages(fine_pages=2)) == 2
+    assert len(model.prepare(report).choose("the umbrella", fine_pages=1)) == 2  # with the sheet
+    assert model.look(report, "the umbrella", fine_pages=1).size != model.look(report, "the umbrella").size
+    model.adapter.trained = dataclasses.replace(model.adapter.trained, fine_pages=1)
+    assert pages() == [2] and len(pages(fine_pages=2)) == 2  # what the checkpoint names is a default
+
+
+def test_the_number_of_pages_is_part_of_a_checkpoint():
+    config = type("Config", (), {"texturevlm": {"fine_pages": 2}})
+    assert trained_as(config).fine_pages == 2
+    config.texturevlm = {"fine_pages": 0}
+    with pytest.raises(ValueError, match=r"fine_pages in texturevlm of config\.json must be between 1 and 20, got 0"):
+        trained_as(config)
 
 
 def test_what_documents_cannot_do_is_refused(model, report):
@@ -70,6 +94,11 @@ def test_what_documents_cannot_do_is_refused(model, report):
         model.ask(report, "x", looks=2, relevance="auto")
     with pytest.raises(ValueError, match="ask: looks must be 1 for a document, got auto"):
         model.ask(report, "x", looks="auto")
+    for wrong in (0, 21):
+        with pytest.raises(ValueError, match=f"ask: fine_pages must be between 1 and 20, got {wrong}"):
+            model.ask(report, "x", fine_pages=wrong)
+    with pytest.raises(ValueError, match="ask: fine_pages is for a document, got 2 with a ImageSession"):
+        model.ask(Image.new("RGB", (64, 64)), "x", fine_pages=2)
     with pytest.raises(ValueError, match="is a PDF, not an image"):
         model.ask([report, report], "x")
     with pytest.raises(FileNotFoundError, match=r"ask: no such file: none\.pdf"):

@@ -35,7 +35,8 @@ def on_gpu(family):
 def without_compiler(request, monkeypatch):
     """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
     if "compiled" not in request.node.name:
-        monkeypatch.setattr("texturevlm.ask.generation.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+        for module in ("texturevlm.ask.captured_models", "texturevlm.vlm.reduction.captured"):
+            monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 
 def both(adapter, **options):
@@ -88,8 +89,8 @@ def test_one_question(adapter):
         image = models.noise(*size)
         seen.append(told(plain.ask, image, QUESTION))
         check_same(told(replayed.ask, image, QUESTION), seen[-1])
-    assert replayed.reasons == [] and plain.generator.fixed is None
-    assert replayed.generator.fixed.tower.reason is None and len(replayed.generator.fixed.prefills) == 1
+    assert replayed.reasons == [] and plain.graphs.fixed is None
+    assert replayed.graphs.fixed.tower.reason is None and len(replayed.graphs.fixed.prefills) == 1
     assert distance(seen[0][1][0], seen[1][1][0]) > 2 * ROUNDING
 
 
@@ -99,7 +100,32 @@ def test_several_questions_on_one_image(adapter):
     for question in (QUESTION, "and there ?", "what is the total and what is there ? " * 4):
         plain, replayed = (told(session.ask, question, relevance="none") for session in sessions)
         check_same(replayed, plain)
-    assert sessions[1].model.reasons == [] and len(sessions[1].model.generator.fixed.prefills) == 2
+    assert sessions[1].model.reasons == [] and len(sessions[1].model.graphs.fixed.prefills) == 2
+
+
+def test_an_image_that_is_asked_often_is_read_by_the_texture_units(adapter):
+    """They blend with 8 bits, which moves the scores as little as bfloat16 does."""
+    image = models.noise(200, 300)
+    for model in both(adapter, relevance="none"):
+        plain, kept = model.prepare(image), model.prepare(image, questions=10_000)
+        assert plain.images[0].texture.resident is None and kept.images[0].texture.resident is not None
+        check_same(told(kept.ask, QUESTION), told(plain.ask, QUESTION))
+
+
+def test_questions_that_are_answered_together(adapter):
+    """About images of several sizes, in prompts of several lengths; the second time everything is a replay."""
+    plain, replayed = both(adapter, relevance="none")
+    images = [[models.noise(100 + 40 * index, 140, seed=index)] for index in range(4)]
+    questions = [QUESTION + " and the ?" * (index % 3) for index in range(4)]
+    wanted = plain.ask(images, questions, return_details=True, max_new_tokens=6)
+    for _ in range(2):
+        found = replayed.ask(images, questions, return_details=True, max_new_tokens=6)
+        assert replayed.reasons == [] and replayed.graphs.together[4].decode.replay is not None
+        for one, other in zip(found, wanted, strict=True):
+            for ours, theirs, token, same in zip(one.logprobs, other.logprobs, one.tokens, other.tokens):
+                if token != same:  # a near tie
+                    break
+                assert abs(ours - theirs) < ROUNDING
 
 
 @pytest.mark.parametrize("size", [(260, 200), (700, 300)])
@@ -107,7 +133,7 @@ def test_two_looks(adapter, size):
     image = models.noise(*size)
     plain, replayed = both(adapter)
     check_same(told(replayed.ask, image, QUESTION, looks=2), told(plain.ask, image, QUESTION, looks=2))
-    assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
+    assert replayed.reasons == [] and replayed.graphs.fixed.tower is not None
 
 
 @pytest.mark.parametrize("method", ["stride", "cdpruner"])
@@ -116,8 +142,30 @@ def test_reduced_between_two_graphs(adapter, method):
     for size in ((200, 300), (300, 120)):
         image, options = models.noise(*size), {"reduce": method, "keep": 6}
         check_same(told(replayed.ask, image, QUESTION, **options), told(plain.ask, image, QUESTION, **options))
-    fixed = replayed.generator.fixed
+    fixed = replayed.graphs.fixed
     assert replayed.reasons == [] and fixed.wide.tower.reason is None and len(fixed.narrow.prefills) == 1
+
+
+@pytest.mark.parametrize("method", ["visionzip", "pyramiddrop"])
+def test_reduced_by_the_model_and_decoded_from_a_graph(adapter, method):
+    plain, replayed = both(adapter, relevance="none")
+    for size in ((200, 300), (300, 120)):
+        image, options = models.noise(*size), {"reduce": method, "keep": 6}
+        check_same(told(replayed.ask, image, QUESTION, **options), told(plain.ask, image, QUESTION, **options))
+        assert replayed.graphs.decode.replay.reason is None
+
+
+def test_hierarchical_attention_decoded_from_a_graph(family="qwen3_vl"):
+    """Of one model, since its hooks are its own: with graphs, then without."""
+    sizes = {"block": 16, "group": 16, "neighbours": 0, "fine": 0.3}
+    asked = models.asked(on_gpu(family), budget=64, relevance="none", attention=sizes)
+    for size in ((200, 300), (300, 220)):
+        image = models.noise(*size)
+        asked.graphs.captured = True
+        found = told(asked.ask, image, QUESTION)
+        assert asked.graphs.decode.replay.reason is None
+        asked.graphs.captured = False
+        check_same(found, told(asked.ask, image, QUESTION))
 
 
 def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter):
@@ -132,7 +180,7 @@ def test_a_stream_captures_in_its_thread_and_on_the_stream_of_its_caller(adapter
             assert torch.cuda.current_stream() == side
     finally:
         hook.remove()
-    assert replayed.reasons == [] and replayed.generator.fixed.tower is not None
+    assert replayed.reasons == [] and replayed.graphs.fixed.tower is not None
     assert streams and set(streams) == {side}
     check_same(told(replayed.ask, image, QUESTION, stream=True), wanted)
     check_same(told(replayed.ask, image, QUESTION), wanted)
@@ -149,7 +197,7 @@ def test_streams_in_turns_do_not_mix(adapter):
     texts = [(first + "".join(rest)).strip() for first, rest in zip(begun, streams)]
     for question, text, one in zip(questions, texts, scores):
         check_same((text, one.steps), told(plain.ask, image, question))
-    assert replayed.reasons == [] and len(replayed.generator.fixed.prefills) == 2
+    assert replayed.reasons == [] and len(replayed.graphs.fixed.prefills) == 2
 
 
 def test_a_model_that_went_away_and_came_back(adapter):
@@ -215,7 +263,7 @@ def test_compiled_in_the_thread_of_a_stream():
     replayed = models.asked(adapter, budget=BUDGET, relevance="none")
     image = models.noise(150, 260)
     check_same(told(replayed.ask, image, QUESTION, stream=True), told(plain.ask, image, QUESTION))
-    assert replayed.reasons == [] and replayed.generator.fixed.tower.reason is None
+    assert replayed.reasons == [] and replayed.graphs.fixed.tower.reason is None
 
 
 @pytest.mark.parametrize("relevance", ["scout", "none", "prior"])

@@ -90,5 +90,5 @@ def test_it_is_refused_by_name_where_there_is_no_model_or_no_attention(tmp_path)
     small.MORE["gemma3"]()[0].config.save_pretrained(tmp_path)  # there are no weights
     with pytest.raises(ValueError, match="load_vlm: relevance must not be 'model' for gemma3"):
         tv.load_vlm(tmp_path, device="cpu", relevance="model")
-    with pytest.raises(ValueError, match=r"relevance must be one of auto, words, .*, got 'model'"):
+    with pytest.raises(ValueError, match=r"relevance must be one of auto, words, .*, got 'model', a model's own atten"):
         tv.choose_tokens(tv.Texture.open(models.noise(64, 64)), relevance="model")

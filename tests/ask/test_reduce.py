@@ -123,8 +123,26 @@ def test_a_captured_model_falls_back_and_says_why(adapter):
     reasons = vlm.reasons
     assert lengths(vlm, reduce="visionzip", keep=5)[1][0] < lengths(models.asked(adapter, budget=12))[1][0]
     assert "tokens that visionzip reduces are not captured; those of random, stride, divprune," in vlm.reasons[0]
+    assert vlm.graphs.decode.replay is not None  # but its answer is decoded from a graph
     assert lengths(vlm)[0] == plain
     assert vlm.reasons == reasons
+
+
+@pytest.mark.parametrize("method", ["visionzip", "pyramiddrop", "dyrate"])
+def test_what_is_not_captured_before_the_first_token_is_decoded_from_a_graph(adapter, method):
+    """But for tokens that leave meanwhile."""
+    if not adapter.captured:
+        pytest.skip("never captured")
+    asked = {"reduce": method, "keep": 5, "max_new_tokens": 4, "return_details": True}
+    found = []
+    for captured in (False, True):
+        vlm = models.asked(adapter, budget=12, relevance="none", captured=captured)
+        image, questions = models.noise(128, 128), [models.QUESTION, "and there ?"]
+        found.append([vlm.ask(image, models.QUESTION, **asked), *vlm.ask(image, questions, **asked)])
+    replay = vlm.graphs.decode.replay
+    assert (replay is not None) == (method != "dyrate")
+    for one, other in zip(*found):
+        assert one.text == other.text and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +166,7 @@ def test_what_drops_tokens_behind_the_projector_is_captured(adapter, options):
         assert found.text == wanted.text
         assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
     assert captured.reasons == ["graphs are for a GPU, and this runs on cpu"]
-    assert captured.generator.fixed.narrow.budget < captured.generator.fixed.wide.budget
+    assert captured.graphs.fixed.narrow.budget < captured.graphs.fixed.wide.budget
 
 
 def test_an_attention_that_cannot_be_masked(adapter):

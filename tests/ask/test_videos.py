@@ -154,6 +154,10 @@ def test_what_is_a_video(source, fps, wanted):
         ({"fps": 2, "seconds": -1}, "ask: seconds must be above 0, got -1"),
         ({"fps": 2, "rate": "fast"}, "ask: rate must be above 0, got 'fast'"),
         ({"fps": 2, "looks": 2}, "ask: looks must be 1 for a video, got 2"),
+        (
+            {"fps": 2, "relevance": "model"},
+            "ask: relevance must be a scorer for a video, got 'model', which takes images",
+        ),
     ],
 )
 def test_bad_options(qwen, options, match):
@@ -208,3 +212,6 @@ def test_prompts_with_videos_of_their_own(qwen):
     assert len(inputs["pixel_values_videos"]) == 4 * sum(counts) and max(counts) <= 40
     with pytest.raises(ValueError, match=r"one placeholder per video, got \[1\] placeholders for 2 videos"):
         vlm.processor(text=texts[:1], videos=[film(), film()], question="")
+    vlm.processor.relevance = "model"
+    with pytest.raises(ValueError, match="processor: relevance must be a scorer for a video, got 'model'"):
+        vlm.processor(text=texts[:1], videos=[film()], question="")

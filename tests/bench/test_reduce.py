@@ -5,6 +5,7 @@ import json
 import pytest
 
 from texturevlm.bench import reduce as bench
+from texturevlm.bench.report import kept_in
 from texturevlm.reduce import METHODS
 
 
@@ -24,6 +25,10 @@ def test_every_way_is_measured(report):
 def test_all_have_the_same_tokens_in_the_end(report):
     rows = {row.name: row for row in report.rows}
     assert (rows["everything"].chosen, rows["everything"].last) == (80, 80)
+    assert (rows["video, everything"].chosen, rows["video, everything"].last) == (80, 80)
+    for name in ("prunevid", "dtoma", "pvc"):
+        assert (rows[f"video, {name}"].chosen, rows[f"video, {name}"].last) == (80, 8), name
+    assert rows["video, resized to 8"].last <= 8
     for name in METHODS:
         assert rows[name].chosen == 80
         assert rows[name].last == (80 if name == "dyrate" else 8), name
@@ -42,8 +47,26 @@ def test_the_table_and_its_files(report, tmp_path):
     assert "| pace | 80 |" in table and "p 73.5 / 78.4 / 69.6" in table and "hardware:" in table
 
 
+def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
+    """A run that is cut leaves what it has measured."""
+    ways, measured = bench.ways, bench.measured
+    monkeypatch.setattr(bench, "ways", lambda *given: ways(*given)[1:3])
+
+    def cut(adapter, image, way):
+        if way.name != "plain resize to 8":
+            raise KeyboardInterrupt
+        return measured(adapter, image, way)
+
+    monkeypatch.setattr(bench, "measured", cut)
+    with pytest.raises(KeyboardInterrupt), kept_in(tmp_path / "reduce.json"):
+        bench.bench_reduce("cpu", quick=True)
+    found = json.loads((tmp_path / "reduce.json").read_text())
+    assert [row["name"] for row in found["rows"]] == ["plain resize to 8"]
+    assert "Random weights" in (tmp_path / "reduce.md").read_text()
+
+
 def test_what_fails_or_comes_too_late_has_a_row(monkeypatch):
-    def broken(adapter, image, way, length):
+    def broken(adapter, image, way, decode):
         raise ValueError("no room\nand more")
 
     ways = bench.ways

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from studies.results_check import check
 from texturevlm.bench import report as reports
 from texturevlm.evaluate.provenance import ROOT, dependencies, named_origin, origin
@@ -27,3 +29,15 @@ def test_a_table_names_its_origin_and_is_checked(tmp_path, monkeypatch):
 def test_a_benchmark_does_not_depend_on_rooms_that_it_never_enters():
     rooms = {path.relative_to(ROOT).parts[1] for path in dependencies("texturevlm.bench.allocate")}
     assert {"allocate", "relevance", "scout"} <= rooms and not {"video", "vlm", "ask", "train"} & rooms
+
+
+def test_a_run_that_is_cut_short_leaves_its_rows(tmp_path):
+    found = reports.Report("Cut", "cpu", 1e9)
+    with pytest.raises(KeyboardInterrupt), reports.kept_in(tmp_path / "cut.json"):
+        found.add("first", "us", lambda: None, "in a row", repeats=1, calls=3)
+        raise KeyboardInterrupt
+    text = found.table() + "\n"
+    found.add_missing("second", "us", "no time was left")  # after the run: kept nowhere
+    assert [row["work"] for row in json.loads((tmp_path / "cut.json").read_text())["rows"]] == ["first"]
+    assert (tmp_path / "cut.md").read_text() == text and "| first | us | in a row |" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"cut.json", "cut.md"}

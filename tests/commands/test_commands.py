@@ -268,6 +268,7 @@ def test_allocate_shares_a_budget_between_images(page, tmp_path, capsys):
         ["fit-words", "gone", "--words", "w", "--out", "new/words.json"],
         ["bench", "engine", "--device", "abacus"],
         ["bench", "engine", "--json", "new/engine.json", "--device", "cpu"],
+        ["bench", "engine", "--json", "engine.md", "--device", "cpu"],
         ["doctor", "page.png"],
     ],
     ids=" ".join,

@@ -11,6 +11,7 @@ from tests.test_cli import status
 from texturevlm.evaluate import answering
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.provenance import code_digest, named_origin
+from texturevlm.reduce import METHODS
 
 QUICK = ["--budgets", "6", "--relevance", "none", "--suffix", "", "--max-new-tokens", 2, "--device", "cpu"]
 
@@ -252,3 +253,15 @@ def test_a_model_that_is_none(tmp_path, capsys):
     folder = write_folder(tmp_path / "docvqa")
     assert run(folder, "--model", tmp_path / "nothing", "--out", tmp_path / "out") == 2
     assert "nothing" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_all_reductions_from_graphs(tmp_path, reader, monkeypatch, capsys):
+    for name in METHODS.keys() - {"random", "fastv"}:  # for time's sake
+        monkeypatch.delitem(METHODS, name)
+    given = [write_folder(tmp_path / "docvqa"), "--conditions", "chosen", "--allocators", "resize", "--captured"]
+    assert run(*given, "--model", reader, "--out", tmp_path / "out", "--reduce", "all", "--untimed") == 0
+    rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")
+    assert [one.reduce for one in rows.rows] == ["", "random", "fastv"]
+    assert rows.settings["captured"] and rows.settings["timed"] == 0
+    assert run(*given, "--model", reader, "--out", tmp_path / "out", "--reduce", "every") == 2
+    assert "--reduce must be one of random, fastv, got 'every'" in capsys.readouterr().err

@@ -36,6 +36,7 @@ from texturevlm.reduce import steps_of
 from texturevlm.train.reader.alphabet import END, make_tokenizer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
+from texturevlm.vlm.captured_decode import CapturedDecode
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 
@@ -319,6 +320,24 @@ def test_time_and_memory_of_the_first_questions_alone(tmp_path, samples, monkeyp
     ask.run(samples, [condition])
     timed = [number for number, row in ask.rows.rows[condition].items() if row.ms is not None]
     assert timed == [0, 1] and ask.rows.rows[condition][0].ms > 0
+    other = asking(tmp_path / "untimed", samples, batch=6, timed=False)
+    other.run(samples, [condition])
+    assert all(row.ms is None for row in other.rows.rows[condition].values())
+
+
+def test_answers_decoded_from_a_graph_are_the_same(tmp_path, samples):
+    """Reduced or not, and for the model's own input; without a GPU what would be captured runs as it is."""
+    wanted = [
+        Condition(TEXT),
+        Condition(OWN, budget=6),
+        *conditions(["resize"], [], [6], [CHOSEN], reductions=["fastv"]),
+    ]
+    plain = asking(tmp_path / "plain", samples, timed=False)
+    decode = CapturedDecode(plain.adapter)
+    graph = asking(tmp_path / "graph", samples, timed=False, decode=decode, texts=tmp_path / "texts.jsonl")
+    for one in (plain, graph):
+        one.run(samples, wanted)
+    assert plain.rows.rows == graph.rows.rows and decode.replay is not None
 
 
 class Killed(BaseException):

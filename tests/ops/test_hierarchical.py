@@ -286,6 +286,8 @@ def test_bad_tensors():
         hierarchical_attention(q, k, v, visual=[1, 2])
     with pytest.raises(TypeError, match="hierarchical_attention: fine must be a number, got 'a tenth'"):
         hierarchical_attention(q, k, v, fine="a tenth")
+    with pytest.raises(TypeError, match="hierarchical_attention: fine must be a number, got True"):
+        hierarchical_attention(q, k, v, fine=True)
     with pytest.raises(ValueError, match="backend 'triton' cannot run here: the tensors are on cpu"):
         hierarchical_attention(q, k, v, backend="triton")
 
@@ -437,6 +439,20 @@ def test_summaries_by_the_kernel():
     found, wanted = KeyValueTexture.of(k, v, table=table).finest, block_means(k.double(), v.double(), table, 64)
     assert worst(found.key, wanted.key) < 2e-3 and worst(found.value, wanted.value) < 2e-3
     assert torch.equal(found.count, wanted.count)
+
+
+def test_padding_asks_nothing(device):
+    """Its output is zero, and the tokens behind it are as without it."""
+    q, k, v = tensors(1, dtype=torch.float32, device=device)
+    live = torch.arange(150, device=device)[None] >= 37
+    visual = torch.randperm(80, device=device) + 50
+    options = {"causal": True, "padded": True, "device": device, **SMALL}
+    padded = BlockLayout.of(1, 150, 150, visual=visual, live=live, **options)
+    alone = BlockLayout.of(1, 113, 113, visual=visual - 37, **options)
+    for backend in ("reference", "triton"):
+        found = hierarchical_attention(q, k, v, layout=padded, fine=0.2, backend=backend)
+        wanted = hierarchical_attention(*(one[:, :, 37:] for one in (q, k, v)), layout=alone, fine=0.2, backend=backend)
+        assert worst(found[:, :, 37:], wanted) < 2e-5 and not found[:, :, :37].any()
 
 
 def test_why_the_kernels_do_not_run(device):

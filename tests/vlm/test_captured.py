@@ -1,5 +1,6 @@
 """The loops with static shapes give what transformers' own forward gives, and read nothing back."""
 
+import itertools
 import math
 import threading
 from dataclasses import replace
@@ -14,7 +15,7 @@ from texturevlm import vlm
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.cuda.graph import Replay
 from texturevlm.types import Texture
-from texturevlm.vlm import captured
+from texturevlm.vlm import captured, captured_decode, captured_generate
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.weights import modules_of
 
@@ -107,8 +108,9 @@ def test_generation_goes_on_from_the_captured_prefill(adapter):
     assert torch.equal(masked, ours)
 
 
-def test_the_model_runs_from_the_second_token_on(adapter, monkeypatch):
-    """The captured prefill has the logits of the first one."""
+@pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}], ids=["graphs", "hidden states"])
+def test_the_model_itself_runs_for_what_graphs_do_not_give(adapter, monkeypatch, more):
+    """The captured prefill has the logits of the first token, the captured step those of the next ones."""
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 9)
     fixed, read, runs = FixedBudget(adapter, 9), [], []
@@ -118,13 +120,30 @@ def test_the_model_runs_from_the_second_token_on(adapter, monkeypatch):
     for tokens in (1, 4):
         runs.clear()
         count = adapter.model.model.language_model.register_forward_hook(lambda *_: runs.append(1))
-        found = fixed.generate(QUESTION, texture, allocation, max_new_tokens=tokens, **options)
+        found = fixed.generate(QUESTION, texture, allocation, max_new_tokens=tokens, **options, **more)
         count.remove()
-        assert len(runs) == tokens - 1 and "forward" not in adapter.model.__dict__
+        assert len(runs) == (tokens - 1 if more else 0) and "forward" not in adapter.model.__dict__
         assert torch.equal(found.logits[0], read[-1].logits)
-    wanted = adapter.generate(QUESTION, texture, allocation, max_new_tokens=4, **options)
-    assert all(difference(*both) < 1e-4 for both in zip(found.logits, wanted.logits, strict=True))
-    assert found.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
+        wanted = adapter.generate(QUESTION, texture, allocation, max_new_tokens=tokens, **options)
+        assert torch.equal(found.sequences, wanted.sequences)
+        assert all(difference(*both) < 1e-4 for both in zip(found.logits, wanted.logits, strict=True))
+        assert found.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
+        for ours, theirs in zip(found.past_key_values.layers, wanted.past_key_values.layers, strict=True):
+            assert difference(ours.keys, theirs.keys) < 1e-4 and difference(ours.values, theirs.values) < 1e-4
+
+
+def test_longer_answers_get_more_room(adapter):
+    texture = small.picture(3 * adapter.side, 3 * adapter.side)
+    allocation = small.chosen(texture, adapter.side, 4)
+    fixed = FixedBudget(adapter, 4)
+    length = len(fixed.spelled("generate", QUESTION, texture, allocation)[0])
+    options = {"do_sample": False, "stopping_criteria": [transformers.MaxLengthCriteria(length + 3)]}
+    wanted = adapter.generate(QUESTION, texture, allocation, max_new_tokens=3, do_sample=False)
+    room = captured_decode.ROOM
+    for most, slots in ((3, room), (room + 1, 2 * room), (3, 2 * room), (captured_generate.MOST, 2 * room)):
+        found = fixed.generate(QUESTION, texture, allocation, max_new_tokens=most, **options)
+        assert torch.equal(found, wanted)
+        assert [one.count for one in fixed.decode.slots] == [slots]  # the last one is decoded by the model itself
 
 
 def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
@@ -150,12 +169,12 @@ def test_the_first_step_serves_its_own_generation_only(adapter):
     ids = fixed.spelled("generate", QUESTION, texture, allocation)
     read = fixed.prefill(ids, fixed.encode(texture, allocation))
     wanted = last_logits(adapter, QUESTION, texture, allocation)
-    with captured._first_step(adapter.model, read, len(ids[0])) as cache:
+    with captured_generate._first_step(adapter.model, read, len(ids[0])) as cache:
         assert torch.equal(last_logits(adapter, QUESTION, texture, allocation), wanted)
         found = adapter.model(past_key_values=cache)
         assert torch.equal(found.logits[:, 0], read.logits) and "forward" not in adapter.model.__dict__
     assert len(found.past_key_values.layers) == len(read.caches) // 2
-    with pytest.raises(ZeroDivisionError), captured._first_step(adapter.model, read, len(ids[0])):
+    with pytest.raises(ZeroDivisionError), captured_generate._first_step(adapter.model, read, len(ids[0])):
         raise ZeroDivisionError
     assert "forward" not in adapter.model.__dict__
 
@@ -177,12 +196,12 @@ def test_the_cache_is_copied_only_if_it_is_returned(adapter, monkeypatch):
         kept = [one for layer in cache.layers for one in (layer.keys, layer.values)]
         return [one.data_ptr() == other.data_ptr() for one, other in zip(kept, read[-1].caches, strict=True)]
 
-    fixed.generate(QUESTION, texture, allocation, max_new_tokens=1)
+    by_the_model = {"output_hidden_states": True}
+    fixed.generate(QUESTION, texture, allocation, max_new_tokens=1, **by_the_model)
     assert all(shared(used[-1]))
-    for tokens in (1, 2):
-        found = fixed.generate(
-            QUESTION, texture, allocation, max_new_tokens=tokens, do_sample=False, return_dict_in_generate=True
-        ).past_key_values
+    for tokens, more in itertools.product((1, 2), ({}, by_the_model)):
+        options = {"max_new_tokens": tokens, "do_sample": False, "return_dict_in_generate": True, **more}
+        found = fixed.generate(QUESTION, texture, allocation, **options).past_key_values
         assert not any(shared(found))
         for layer, key, value in zip(found.layers, read[-1].caches[::2], read[-1].caches[1::2], strict=True):
             length = layer.keys.shape[2] - tokens + 1  # the last token is in no cache
@@ -196,8 +215,11 @@ def test_prompts_of_a_batch_may_differ_in_length(adapter):
     prompts = [QUESTION, "and ?"]
     ours = first_logits(FixedBudget(adapter, 4, batch=2), prompts, texture, allocation)
     assert difference(ours, last_logits(adapter, prompts, texture, allocation)) < 1e-4
+    fixed, options = FixedBudget(adapter, 4, batch=2, masked=True), {"max_new_tokens": 5, "min_new_tokens": 5}
+    together = fixed.generate(prompts, texture, allocation, do_sample=False, **options)
+    assert torch.equal(together, adapter.generate(prompts, texture, allocation, do_sample=False, **options))
     with pytest.raises(ValueError, match="one length in tokens"):
-        FixedBudget(adapter, 4, batch=2).generate(prompts, texture, allocation)
+        fixed.generate(prompts, texture, allocation, output_attentions=True, return_dict_in_generate=True)
 
 
 def test_nothing_is_read_back(adapter):
@@ -207,10 +229,10 @@ def test_nothing_is_read_back(adapter):
     fixed = FixedBudget(adapter, 7, masked=True)
     ids = fixed.spelled("generate", QUESTION, texture, allocation)
     seen = fixed.encode(texture, allocation)
-    inputs = [*fixed._laid_out(ids, texture.size), seen.place, seen.used, *seen.embeds]
+    inputs = [*fixed._laid_out(ids, [texture.size]), seen.place, seen.used, *seen.embeds]
     step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
     pixels = torch.empty(1, 7, 3, adapter.side, adapter.side)
-    tower = [pixels, allocation.centre, step, fixed._frame(texture.size), allocation.valid]
+    tower = [pixels, allocation.centre, step, fixed._frame(texture.size)[None], allocation.valid]
     fixed._statistics = fixed._statistics.to("meta")
     meta = [one.to("meta") for one in (*tower, *inputs)]
     whole = adapter.model

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.vlm import small
+from tests.vlm.test_reducing import _sample as one_of
 from texturevlm.ops.block_layout import FINE, WHOLE
 from texturevlm.types import Allocation
 from texturevlm.vlm import adapt
@@ -54,6 +55,16 @@ def test_reading_everything_is_the_dense_model(adapter, share):
     assert (logits(adapter, inputs)[live] - dense).abs().max() > 1e-3
 
 
+def test_a_prompt_in_a_padded_batch_is_read_as_alone(adapter):
+    """Which queries share a choice does not depend on the padding."""
+    inputs = inputs_for(adapter, prompts=(QUESTION, "total ?"), counts=(COUNT, 17))
+    attend_hierarchically(adapter, AttentionOptions(fine=0.2, **SIZES))
+    together = logits(adapter, inputs)
+    assert not inputs["attention_mask"][1].all()
+    wanted = logits(adapter, one_of(adapter, inputs, 1))[0]
+    torch.testing.assert_close(together[1, -len(wanted) :], wanted, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("qwen3_vl", "llava")])
 def test_every_family(name):
     adapter = adapt(*small.built(FAMILIES, name))
@@ -63,6 +74,20 @@ def test_every_family(name):
     attend_hierarchically(adapter, AttentionOptions(fine=1.0, **SIZES))
     torch.testing.assert_close(logits(adapter, inputs), dense)
     adapter.restore()
+
+
+@pytest.mark.parametrize("fine", [1.0, 0.2])
+def test_gradients_go_through_a_model(adapter, fine):
+    """At full detail they are those of the dense model."""
+    inputs, weight = inputs_for(adapter), adapter.language_of(adapter.model).layers[0].self_attn.k_proj.weight
+
+    def gradient():
+        return torch.autograd.grad(adapter.model(**inputs).logits.square().mean(), weight)[0]
+
+    dense = gradient()
+    attend_hierarchically(adapter, AttentionOptions(fine=fine, **SIZES))
+    away = float((gradient() - dense).abs().max() / dense.abs().max())
+    assert away < 1e-4 if fine == 1 else 1e-3 < away < 10
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "window", "linear", "latent"])
@@ -171,7 +196,5 @@ def test_bad_options():
     with pytest.raises(ValueError, match="attention must be dense for gemma3, whose layers attend in windows"):
         check_attention("load_vlm", config)
     own = small.llava()[0].config
-    with pytest.raises(ValueError, match="VLM: captured must not be given with attention, got True"):
-        ModelAttention.of("VLM", "hierarchical", None).check("VLM", own, captured=True, reduce=None)
-    with pytest.raises(ValueError, match="reduce must not be given with attention, got 'tome'"):
-        ModelAttention.of("VLM", {"fine": 0.2}, None).check("VLM", own, captured=None, reduce="tome")
+    with pytest.raises(ValueError, match="VLM: reduce must not be given with attention, got 'tome'"):
+        ModelAttention.of("VLM", {"fine": 0.2}, None).check("VLM", own, reduce="tome")

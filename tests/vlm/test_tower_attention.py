@@ -158,7 +158,7 @@ def test_bad_options():
     with pytest.raises(
         ValueError, match=r"tower_attention must be dense for llava, .* works for qwen3_vl, qwen3_vl_moe"
     ):
-        ModelAttention.of("VLM", None, "window").check("VLM", config, captured=None, reduce=None)
+        ModelAttention.of("VLM", None, "window").check("VLM", config, reduce=None)
     own = small.qwen3_vl()[0].config
-    with pytest.raises(ValueError, match="VLM: captured must not be given with tower_attention, got True"):
-        ModelAttention.of("VLM", None, "window").check("VLM", own, captured=True, reduce=None)
+    with pytest.raises(ValueError, match="VLM: reduce must not be given with tower_attention, got 'tome'"):
+        ModelAttention.of("VLM", None, "window").check("VLM", own, reduce="tome")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from texturevlm.ask.asked import Asked
 from texturevlm.ask.choose import Chosen
-from texturevlm.ask.generation import Asked
 from texturevlm.ask.messages import IMAGE, conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.session import ImageSession
 from texturevlm.pages import PageTokens, choose_pages, open_pages
+from texturevlm.pages.kept import KeptPages
 from texturevlm.vlm.prompts import worded
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ class PagesSession(ImageSession):
 
 
 class DocumentSession(ImageSession):
-    """A document prepared for a model; made by `VLM.prepare`. Its pages are rendered again for every new question."""
+    """A document prepared for a model; made by `VLM.prepare`. What no question changes of its pages is kept."""
 
     def __init__(self, model: VLM, document: Any) -> None:
         super().__init__(model, [])
-        self.pages = open_pages(document, function="ask")
+        pages = open_pages(document, function="ask")
+        self.pages = pages if isinstance(pages, KeptPages) else KeptPages(pages)
         self._known: tuple[Any, PagesSession] | None = None  # the last question, and its pages
 
     def check(self, how: Choosing) -> None:
@@ -68,14 +70,23 @@ class DocumentSession(ImageSession):
                 allocator=how.allocator,
                 relevance=how.relevance,
                 turn=how.turn,
+                fine_pages=how.fine_pages,
                 device=self.model.device,
             )
             self._known = wanted_for, PagesSession(self.model, found, len(self.pages))
         return self._known[1]
 
-    def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
-        """Draw the pages that the model sees when it is asked; arguments as for images."""
-        return self.about(question, self.model.choosing(**options)).look(question, answer=answer, **options)
+    def look(
+        self, question: str = "", *, answer: str = "", fine_pages: int | None = None, **options: Any
+    ) -> Image.Image:
+        """Draw the pages that the model sees when it is asked; fine_pages: as for `ask`, the others as for images."""
+        how = self.model.choosing(fine_pages=fine_pages, **options)
+        return self.about(question, how).look(question, answer=answer, **options)
+
+    def choose(self, question: str = "", *, fine_pages: int | None = None, **options: Any) -> list[Chosen]:
+        """The tokens of each page that gets some; arguments as for `look`."""
+        how = self.model.choosing(fine_pages=fine_pages, **options)
+        return self.about(question, how).choose(question, **options)
 
     def chosen(self, question: str, how: Choosing) -> list[Chosen]:
         """The tokens of each page that gets some."""

@@ -3,76 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.capturable import not_captured_because
-from texturevlm.ask.choose import Chosen, in_slots
+from texturevlm.ask.asked import Asked, has_column
+from texturevlm.ask.captured_models import CapturedModels
+from texturevlm.ask.choose import in_slots
 from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.messages import Message
 from texturevlm.ask.stream import streamed
-from texturevlm.reduce import ReduceStep
-from texturevlm.types import Texture
 from texturevlm.vlm import Adapter, FixedBudget, reduced
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.reduction.captured import ReducedBudget, no_captured_reduction_because
-from texturevlm.vlm.views import View
-
-
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A prompt, its images and the tokens chosen in each.
-
-    budget: that they were chosen for
-    reduce: what drops or merges them in the model
-    pages:  of a document, tokens by page number
-    clip:   of a video, instead of textures: the views of its moments, one group per placeholder
-    given:  the tokens in the images as they were given; None: they are the textures
-    """
-
-    prompt: list[Message]
-    textures: list[Texture]
-    chosen: list[Chosen]
-    budget: int
-    reduce: tuple[ReduceStep, ...] = ()
-    clip: list[list[View]] | None = None
-    pages: dict[int, int] = field(default_factory=dict)
-    given: list[Chosen] | None = None
+from texturevlm.vlm.attention import AttentionRun
+from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
+from texturevlm.vlm.reduction.captured import ReducedBudget
 
 
 class Generator:
     """Generates with one model.
 
-    adapter:   of the model
-    processor: a TextureProcessor; the model is captured for its budget
-    captured:  whether it is; None: on a GPU
-    fixed:     the captured model, once one was needed
+    adapter: of the model
+    graphs:  the model in graphs, where it can be
+    run:     what attends in its language model, if that is not dense
     """
 
-    def __init__(self, adapter: Adapter, processor: Any, *, captured: bool | None) -> None:
-        self.adapter, self.processor, self.captured = adapter, processor, captured
-        self.fixed: FixedBudget | ReducedBudget | None = None
-        self._unfixed: str | None = None  # why the last answer was not captured
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why the last answer, or a part of it, was not captured although it should have been."""
-        if self._unfixed:
-            return [self._unfixed]
-        return [] if self.fixed is None else self.fixed.reasons
-
-    @property
-    def wanted(self) -> bool:
-        """Whether capture is wanted."""
-        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "fixed": None}  # graphs stay on their device
+    def __init__(self, adapter: Adapter, graphs: CapturedModels, run: AttentionRun | None = None) -> None:
+        self.adapter, self.graphs, self.run = adapter, graphs, run
 
     def texts(self, asked: Sequence[Asked], options: dict[str, Any]) -> list[Any]:
         """The answers; a list per prompt if the options make several sequences."""
@@ -113,30 +72,44 @@ class Generator:
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
-        fixed, device = self._fixed_budget(asked, options), self.adapter.device
+        fixed, device = self.graphs.find(asked, options), self.adapter.device
         generate = self._generate(asked, fixed)
         steps = asked[0].reduce if fixed is None else ()
+        decode = self.graphs.decoding(asked, options) if fixed is None else None
         here = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            run = reduced(self.adapter, steps, function="ask")
-            with self.adapter.lock, torch.no_grad(), torch.cuda.stream(here), evaluating(self.adapter.model), run:
-                return generate(**in_one_config({**options, **streaming}))
+            run, given = reduced(self.adapter, steps, function="ask"), in_one_config({**options, **streaming})
+            with (
+                self.adapter.lock,
+                torch.no_grad(),
+                torch.cuda.stream(here),
+                evaluating(self.adapter.model),
+                run as own,
+            ):
+                if decode is None:
+                    return generate(**given)
+                known = own.known if own is not None else dense_keys if self.run is None else self.run.known
+                with decoded_by_graph(self.adapter.model, decode, known, given):
+                    return generate(**given)
 
         return work
 
     def _generate(self, asked: Sequence[Asked], fixed: FixedBudget | ReducedBudget | None) -> Callable[..., Any]:
         if fixed is not None:
-            (one,) = asked
-            slots = in_slots(one.chosen[0].allocation, fixed.budget)
-            return partial(fixed.generate, one.prompt, one.textures[0], slots)
+            slots = [in_slots(one.chosen[0].allocation, fixed.budget) for one in asked]
+            if len(asked) == 1:
+                return partial(fixed.generate, asked[0].prompt, asked[0].textures[0], slots[0])
+            assert isinstance(fixed, FixedBudget)
+            prompts, images = [one.prompt for one in asked], [one.textures[0] for one in asked]
+            return partial(fixed.generate_each, prompts, images, slots)
         if any(one.clip is not None for one in asked):
             return partial(_generate_clips, self.adapter, asked)
         allocations = [[one.allocation for one in own.chosen] for own in asked]
         more: dict[str, Any] = {}
         for name in ("weights", "shares"):
-            if _has(asked, name):
+            if has_column(asked, name):
                 more[name] = [[getattr(one, name) for one in own.chosen] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
@@ -154,49 +127,6 @@ class Generator:
     def _ends(self, options: dict[str, Any]) -> list[int]:
         """The ids that end an answer."""
         return end_ids(self.adapter.model, option_of(options, "eos_token_id"))
-
-    def _fixed_budget(self, asked: Sequence[Asked], options: dict[str, Any]) -> FixedBudget | ReducedBudget | None:
-        """The captured path, if it is wanted and possible for these answers."""
-        self._unfixed = None
-        if not self.wanted:
-            self.fixed = None  # of a model that was moved away from the GPU
-            return None
-        self._unfixed = self._not_fixed_because(asked, options)
-        steps = asked[0].reduce
-        wanted = (asked[0].budget if steps else self.processor.budget), steps
-        with self.adapter.lock:  # two first questions in threads share one
-            if self._unfixed is None and (
-                self.fixed is None or self.fixed.stale or (self.fixed.budget, self.fixed.steps) != wanted
-            ):
-                self.fixed = None  # its memory is needed
-                try:
-                    slots, steps = wanted
-                    self.fixed = (
-                        ReducedBudget(self.adapter, slots, steps)
-                        if steps
-                        else FixedBudget(self.adapter, slots, masked=True)
-                    )
-                except ValueError as error:
-                    self._unfixed = str(error)
-            return None if self._unfixed else self.fixed
-
-    def _not_fixed_because(self, asked: Sequence[Asked], options: dict[str, Any]) -> str | None:
-        images, slots = sum(len(one.textures) for one in asked), self.processor.budget
-        if not self.adapter.captured:
-            return f"models of {type(self.adapter).__name__} are not captured"
-        if any(one.clip is not None for one in asked):
-            return "videos are not captured"
-        if images > 1:
-            return f"one image is captured, and these were {images}"
-        if asked[0].textures[0].pages is not None:
-            return "images that are read by pages are not captured"
-        if reason := no_captured_reduction_because(asked[0].reduce):
-            return reason
-        if _has(asked, "weights") or _has(asked, "shares"):
-            return "weighted and merged tokens are not captured"
-        if asked[0].budget > slots and not asked[0].reduce:  # a smaller one leaves slots unused
-            return f"a budget of {asked[0].budget} is not captured, because it is above the {slots} of this VLM"
-        return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
 
 
 def _generate_clips(
@@ -218,10 +148,6 @@ def _generate_clips(
     views = [view for groups in clips for group in groups for view in group]
     inputs = adapter.assemble(ids, views, coordinates=coordinates)
     return answer_ids(adapter.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
-
-
-def _has(asked: Sequence[Asked], column: str) -> bool:
-    return getattr(asked[0].chosen[0], column) is not None
 
 
 def _per_prompt(answers: list[Any], prompts: int) -> list[Any]:

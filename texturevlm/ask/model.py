@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from PIL import Image
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of, released_with_hooks
 from texturevlm.ask.captured_choice import CapturedChoice
+from texturevlm.ask.captured_models import CapturedModels
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.documents import DocumentSession
@@ -38,10 +39,11 @@ from texturevlm.ask.pretrained import find
 from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
-from texturevlm.ask.videos import VideoOptions, VideoSession, is_video
+from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.cuda.graph import nothing_collected
+from texturevlm.defaults import FINE_PAGES
 from texturevlm.pages import is_document
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import steps_of
@@ -78,6 +80,7 @@ OWN = (
     "fps",
     "seconds",
     "rate",
+    "fine_pages",
     *SETTINGS,
 )  # options of `ask` that are not those of `generate`
 
@@ -88,8 +91,8 @@ class VLM:
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
     tokens, looks, reduce, keep, attention, tower_attention: as in `load_vlm`
-    captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image); by default
-               on a GPU
+    captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image); by
+               default on a GPU
     budget, allocator, relevance, turn: as in `attach`
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
@@ -116,7 +119,7 @@ class VLM:
         check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
         detail = ModelAttention.of("VLM", attention, tower_attention)
-        detail.check("VLM", self.model.config, captured=captured, reduce=reduce)
+        detail.check("VLM", self.model.config, reduce=reduce)
         check_looks("VLM", looks, RELEVANCES[0], tokens)
         check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
@@ -135,9 +138,10 @@ class VLM:
         check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
         self.reduce, self.keep = reduce, keep
         self.attention = {LANGUAGE: attention, TOWER: tower_attention}
-        attend(hooked(self.model, processor), detail)
+        run = attend(hooked(self.model, processor), detail)
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.generator = Generator(self.adapter, processor, captured=captured if detail.is_dense else False)
+        self.graphs = CapturedModels(self.adapter, processor, captured=captured, attention=detail)
+        self.generator = Generator(self.adapter, self.graphs, run)
         self._choice = CapturedChoice()
         released_with_hooks(self)
 
@@ -164,13 +168,18 @@ class VLM:
         return found
 
     @property
+    def fine_pages(self) -> int:
+        """Pages of a document that get tokens of their own, at most, unless `ask` says otherwise."""
+        return self.adapter.trained.fine_pages or FINE_PAGES
+
+    @property
     def device(self) -> torch.device:
         """Where the model takes its inputs."""
         return self.adapter.device
 
     @property
     def reasons(self) -> list[str]:
-        return self.generator.reasons
+        return self.graphs.reasons
 
     def __repr__(self) -> str:
         allocator = getattr(self.allocator, "__name__", self.allocator)
@@ -189,7 +198,13 @@ class VLM:
         released_with_hooks(self)
 
     def prepare(
-        self, images: Any, *, fps: float | None = None, seconds: float | None = None, rate: float | None = None
+        self,
+        images: Any,
+        *,
+        questions: int = 1,
+        fps: float | None = None,
+        seconds: float | None = None,
+        rate: float | None = None,
     ) -> Any:
         """Prepare images, or a video, for any number of questions: mip levels, maps and words are made once.
 
@@ -198,6 +213,8 @@ class VLM:
                 folder of images, an array (N, H, W, 3), a tensor (N, 3, H, W), an iterator over frames, a list of
                 frames with `fps`, a camera (camera:0) or a network stream (rtsp://…). A document: a PDF by its path or
                 bytes (extra `pdf`), whose pages are chosen per question (`choose_pages`)
+        questions: about each image, how many are expected. On a GPU, where so many pay for it (by measured times, about
+                50 for 1024² pixels and 273 tokens), the texture is kept in the texture units, which blend with 8 bits
         fps, seconds, rate: of a video, as for `ask`
         returns an ImageSession; of a video a VideoSession; of a document a DocumentSession
         """
@@ -211,7 +228,10 @@ class VLM:
         given = list(images) if isinstance(images, (list, tuple)) else [images]
         if not given:
             raise ValueError("prepare: images must be at least one, got none")
-        return ImageSession(self, [PreparedImage(one, patch=self.adapter.side, device=self.device) for one in given])
+        side = self.adapter.side
+        samples = check_count("prepare", "questions", questions, 1) * self.budget * side * side
+        how: Any = {"patch": side, "device": self.device, "samples": samples if questions > 1 else 0}
+        return ImageSession(self, [PreparedImage(one, **how) for one in given])
 
     def ask(
         self,
@@ -233,6 +253,7 @@ class VLM:
         fps: float | None = None,
         seconds: float | None = None,
         rate: float | None = None,
+        fine_pages: int | None = None,
         **options: Any,
     ) -> Any:
         """Answer a question about images or a video: a text. A list of questions gets a list of answers.
@@ -254,6 +275,8 @@ class VLM:
                    video of that rate
         seconds:   of a video: the first so many; of a camera or a network stream 10 if not given
         rate:      of a video: tokens per second, within the budget
+        fine_pages: of a document: pages that get tokens of their own, at most, 1 to 20; if not given the number that
+                   the checkpoint names, or 5
         options:   of the model's `generate`, and levels and coordinates of an adapter's `prepare`. Decoding is greedy
                    unless one of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
@@ -267,6 +290,7 @@ class VLM:
             turn=turn,
             reduce=reduce,
             keep=keep,
+            fine_pages=fine_pages,
         )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
         laid = options.get("levels"), options.get("coordinates")
@@ -291,10 +315,14 @@ class VLM:
                 raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
         if how.looks == "auto" and (one := several_sequences(options)):
             raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
+        if is_video(images, fps=fps):  # before it is read
+            check_video_relevance("ask", how.relevance)
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
         for session in sessions:
             if isinstance(session, DocumentSession):
                 session.check(how)
+            elif fine_pages is not None:
+                raise ValueError(f"ask: fine_pages is for a document, got {fine_pages} with a {type(session).__name__}")
         watch.stage("open")
         if how.looks == "auto":
             given: Any = {"sure": SURE if sure is None else sure, "seconds": watch.seconds}
@@ -311,7 +339,8 @@ class VLM:
         watch.stage("choose")
         if stream:
             return self.generator.stream(asked[0], options)
-        batches = [asked[first : first + BATCH] for first in range(0, len(asked), BATCH)]
+        left = iter(asked)
+        batches = [list(islice(left, count)) for count in self.graphs.batches(len(asked), BATCH)]
         if return_details:
             answers = [self.generator.details(batch, options, watch.seconds) for batch in batches]
         else:
@@ -330,6 +359,7 @@ class VLM:
         turn: float | str | None = None,
         reduce: Any = None,
         keep: int | float | None = None,
+        fine_pages: int | None = None,
     ) -> Choosing:
         """How the tokens of a question are chosen: as given, or as for every question; checked."""
         if reduce is None:
@@ -345,6 +375,7 @@ class VLM:
             tokens=self.tokens if tokens is None else tokens,
             reduce=steps,
             turn=check_turn("ask", self.turn if turn is None else turn),
+            fine_pages=self.fine_pages if fine_pages is None else fine_pages,
         ).check(self.model.config)
 
     def look(
@@ -357,17 +388,21 @@ class VLM:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
         turn: float | str | None = None,
+        fine_pages: int | None = None,
     ) -> Image.Image:
         """Draw what the model sees when it is asked; arguments as for `ask`."""
-        options = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
-        self.choosing(**options)  # type: ignore[arg-type]  # before slow work
+        options: dict[str, Any] = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance}
+        options["turn"] = turn
+        self.choosing(**options, fine_pages=fine_pages)  # before slow work
         session = self.prepare(images)
+        if isinstance(session, DocumentSession):
+            options["fine_pages"] = fine_pages
         drawn: Image.Image = session.look(question, **options)
         return drawn
 
     def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
         """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
-        if self.generator.wanted:
+        if self.graphs.wanted:
             return self._choice(image, question, **options)
         self._choice.release()
         return None
@@ -385,7 +420,7 @@ class VLM:
 
     def release(self) -> None:
         """Free what was captured, and its memory on the GPU; the next question captures it again."""
-        self.generator.fixed = None
+        self.graphs.release()
         self._choice.release()
 
     def _sessions(
@@ -447,15 +482,15 @@ def load_vlm(
                relevant one), whatever the budget; or merged: chosen, and a token that is too coarse to be legible is
                the mean of its children's patch embeddings, weighted by relevance
     looks:     1, 2 or auto, for every question, as in `ask`
-    captured:  whether choosing, the vision tower and the prefill are captured as graphs (Qwen, one image), which makes
-               the first question slower; by default on a GPU
+    captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
+               which makes the first question slower; by default on a GPU
     reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
                a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
     keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
                twice as many are chosen
     attention: of the language model. dense; hierarchical: visual tokens coarse for every query, fine where it matters,
                for thousands of tokens (docs/attention.md); window, linear or latent, its relatives; or a dict of
-               options: fine, block, group, neighbours, kind, share. Not with `reduce`, and not captured
+               options: fine, block, group, neighbours, kind, share. Not with `reduce`; captured only while it decodes
     tower_attention: the same for the vision tower, patch by patch (Qwen, GLM)
     options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
@@ -479,7 +514,7 @@ def load_vlm(
     check_context("load_vlm", sampled, found.config)
     check_reducible("load_vlm", found.config, steps)
     check_family_looks("load_vlm", looks, found.config, settings["relevance"])
-    detail.check("load_vlm", found.config, captured=captured, reduce=reduce)
+    detail.check("load_vlm", found.config, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
     return VLM(

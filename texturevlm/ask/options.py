@@ -11,7 +11,7 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
-from texturevlm.defaults import TURN
+from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES, TURN
 from texturevlm.pipeline import Allocator
 from texturevlm.reduce import ReduceStep
 from texturevlm.relevance.named import check_relevance
@@ -69,6 +69,7 @@ class Choosing:
 
     budget: tokens that are chosen; the steps of `reduce` follow
     levels, coordinates: as for an adapter's `prepare`; None: those of the checkpoint
+    fine_pages: of a document
     """
 
     budget: int
@@ -80,6 +81,7 @@ class Choosing:
     levels: str | None = None
     coordinates: str | None = None
     turn: float | str = TURN
+    fine_pages: int = FINE_PAGES
 
     @property
     def of_tokens(self) -> Choosing:
@@ -97,6 +99,7 @@ class Choosing:
             raise ValueError("ask: looks must be 1 or 2 with reduce, got 'auto'")
         check_context("ask", self.budget, config)
         check_reducible("ask", config, self.reduce)
+        check_count("ask", "fine_pages", self.fine_pages, 1, MOST_FINE_PAGES)
         return self
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from texturevlm.ask.sources import open_image
+from texturevlm.ops import backend as backends
 from texturevlm.pipeline import question_chance
 from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
 from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
 from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
-from texturevlm.types import Allocation
+from texturevlm.types import Allocation, Texture
 
 
 class PreparedImage:
@@ -26,10 +27,13 @@ class PreparedImage:
     original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in and sampled from
     frame:   of the texture in the original
     regions: of the texture, whose text has another angle
+    samples: that all questions will take; where the measured crossover says that it pays, the texture is kept in the
+             texture units
     """
 
-    def __init__(self, source: Any, *, patch: int, device: torch.device) -> None:
-        self.original = self.texture = open_image(source, device).mipmapped()
+    def __init__(self, source: Any, *, patch: int, device: torch.device, samples: int = 0) -> None:
+        self.samples = samples
+        self.original = self.texture = self._kept(open_image(source, device).mipmapped())
         self.patch, self.frame = patch, upright_frame(self.original, 0.0)
         self.prepared = Prepared(self.texture, patch=patch)
         self.regions: list[TextRegion] = []
@@ -87,7 +91,7 @@ class PreparedImage:
         """Move to the device of a model that was moved."""
         if self.texture.device == device:
             return
-        self.original = self.original.to(device)
+        self.original = self._kept(self.original.to(device))
         if self.frame.angle:
             self._prepare_again()
         else:
@@ -95,5 +99,12 @@ class PreparedImage:
             self.prepared = self.prepared.moved(self.texture)
 
     def _prepare_again(self) -> None:
-        self.texture = turned_upright(self.original, self.frame).mipmapped()
+        self.texture = self._kept(turned_upright(self.original, self.frame).mipmapped())
         self.prepared = Prepared(self.texture, patch=self.patch)
+
+    def _kept(self, texture: Texture) -> Texture:
+        """A texture in the texture units, if so many samples pay for that."""
+        finest = texture.levels[0]
+        if texture.pages is not None or texture.resident is not None or backends.no_kernel_because(finest):
+            return texture
+        return texture.on_device() if backends.texture_pays(finest, self.samples) else texture

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.ask.videos import FPS, is_video
+from texturevlm.ask.videos import FPS, check_video_relevance, is_video
 from texturevlm.video.clip import choose_clip
 from texturevlm.video.moments import keep_moments
 from texturevlm.video.sources import open_video
@@ -32,6 +32,7 @@ class VideoPrompts:
     """
 
     def __init__(self, adapter: Any, fps: float | None, turn: float | str, choose: dict[str, Any]) -> None:
+        check_video_relevance("processor", choose["relevance"])
         self.adapter, self.fps, self.turn, self.choose = adapter, fps or FPS, turn, choose
         self.mark = adapter.word(adapter.config.video_token_id)
         around = sorted((one for one in adapter.marks if self.mark in one), key=len, reverse=True)

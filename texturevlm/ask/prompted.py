@@ -7,6 +7,7 @@ says to different inputs, and how likely it finds a given answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ from texturevlm.reduce import ReduceStep
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Adapter, reduced
 from texturevlm.vlm.adapter import answer_ids
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
 from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import View
@@ -97,17 +100,22 @@ def generated(
     *,
     place: Mapping[str, str] = NOWHERE,
     reduce: Sequence[ReduceStep] = (),
+    decode: CapturedDecode | None = None,
     **options: Any,
 ) -> list[str]:
     """The answers to prompts of one kind.
 
     place:   as in `chosen_prompt`
     reduce:  what drops or merges visual tokens in the model
+    decode:  a graph that every token but the first comes from, where it can
     options: of the model's `generate`; decoding is greedy unless they ask for sampling
     """
     inputs = batched_inputs(adapter, prompts, place=place)
-    with adapter.lock, torch.no_grad(), evaluating(adapter.model), reduced(adapter, reduce):
-        found = adapter.model.generate(**inputs, **(GREEDY | options))
+    how = GREEDY | options
+    with adapter.lock, torch.no_grad(), evaluating(adapter.model), reduced(adapter, reduce) as run:
+        known = dense_keys if run is None else run.known
+        with nullcontext() if decode is None else decoded_by_graph(adapter.model, decode, known, how):
+            found = adapter.model.generate(**inputs, **how)
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 

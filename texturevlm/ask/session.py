@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from texturevlm.allocate.merge import child_shares
+from texturevlm.ask.asked import Asked
 from texturevlm.ask.attended import attended, choose_by_model, overview
 from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
-from texturevlm.ask.generation import Asked
 from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage

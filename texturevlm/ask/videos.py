@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from texturevlm.ask.asked import Asked
 from texturevlm.ask.choose import Chosen
-from texturevlm.ask.generation import Asked
 from texturevlm.ask.messages import IMAGE, VIDEO, conversation_with
 from texturevlm.ask.options import Choosing, check_context
 from texturevlm.draw import question_picture, stacked
@@ -63,6 +63,12 @@ def is_video(source: Any, *, fps: float | None = None) -> bool:
     return isinstance(source, (FrameSource, Iterator)) and not isinstance(source, IOBase)  # which iterates over lines
 
 
+def check_video_relevance(function: str, relevance: Any) -> None:
+    """Raise if a video's tokens cannot be chosen so."""
+    if relevance == "model":
+        raise ValueError(f"{function}: relevance must be a scorer for a video, got 'model', which takes images")
+
+
 class VideoSession:
     """A video prepared for a model; made by `VLM.prepare`.
 
@@ -108,6 +114,7 @@ class VideoSession:
 
     def shown(self, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None) -> list[ShownMoment]:
         """The tokens of each moment that is shown. seen: as for `choose_clip`"""
+        check_video_relevance("ask", how.relevance)
         budget = how.budget
         if self.rate is not None:  # tokens per second; the budget of the clip is the limit
             budget = max(1, min(budget, round(self.rate * self.seconds)))

@@ -17,11 +17,14 @@ from texturevlm.bench.vlm_rows import add_row
 from texturevlm.bench.vlm_theirs import prompt_ids, random_model, their_first_token
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend
+from texturevlm.vlm.attention import AttentionOptions, AttentionRun, ModelAttention, attend
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.captured_generate import KnownOf, dense_keys
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.prompts import Picture
 
 A4, SMALL_PAGE = (3508, 2480), (256, 320)
+MOST_STEPS = 256  # of decoding, while it is timed
 FINE = AttentionOptions()
 TOWERS = {"dense": None, "hierarchical, 10% fine": FINE, "window": AttentionOptions(kind="window")}
 WAYS = {
@@ -50,12 +53,15 @@ def add_page(report: Report) -> None:
             _again(adapter, ModelAttention(None, tower))
             add_row(report, work, f"vision tower alone, {by}", partial(adapter.embed, views), slow=True)
         for by, attention in WAYS.items():
-            _again(adapter, attention)
+            run = _again(adapter, attention)
             add_row(report, f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
             if attention.tower is None:  # what the tower does is over when a token follows
                 step = next_token(adapter, inputs)
                 add_row(report, f"{work}, each further token", by, step, slow=True)
                 calls[by] = operations(step)
+                del step  # its cache is large
+                replayed = captured_next_token(adapter, inputs, dense_keys if run is None else run.known)
+                add_row(report, f"{work}, each further token", f"{by}, from a graph", replayed)
     adapter.restore()
     listed = ", ".join(f"{count} ({by})" for by, count in calls.items())
     layers = len(adapter.language_of(adapter.model).layers)
@@ -72,10 +78,10 @@ def operations(call: Any) -> int:
     return sum(one.cpu_parent is None or not one.cpu_parent.name.startswith("aten::") for one in own)
 
 
-def _again(adapter: QwenAdapter, attention: ModelAttention) -> None:
+def _again(adapter: QwenAdapter, attention: ModelAttention) -> AttentionRun | None:
     """Bind the adapter's model anew, so that it attends as given."""
     adapter.bind(adapter.restore())
-    attend(adapter, attention)
+    return attend(adapter, attention)
 
 
 def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:
@@ -92,5 +98,25 @@ def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:
         logits: Tensor = model(input_ids=following, past_key_values=cache, use_cache=True).logits
         cache.crop(-1)
         return int(logits[0, -1].argmax())
+
+    return step
+
+
+def captured_next_token(adapter: QwenAdapter, inputs: dict[str, Tensor], known_of: KnownOf) -> Any:
+    """The same from a graph, token after token."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=adapter.model.config.get_text_config())
+    adapter.model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    known = known_of(cache, inputs)
+    assert known is not None
+    decode = CapturedDecode(adapter)
+    decode.begin([one for layer in cache.layers for one in (layer.keys, layer.values)], known, MOST_STEPS)
+    following = inputs["input_ids"][:, -1:]
+    position = torch.full((3, 1, 1), cache.get_seq_length(), device=following.device)
+
+    @torch.no_grad()
+    def step() -> int:
+        return int(decode(following, position)[0].argmax())
 
     return step

@@ -1,8 +1,10 @@
 """`texturevlm bench reduce`: every published reduction beside plain resize and our choice of tokens, at equal tokens.
 
 The model has Qwen3-VL-4B's architecture with random weights, which do not change the time. Each row begins with a page
-on the device and ends with tokens read: mip levels, choice, sampling, tower, prefill, then decoding, none of it
-captured, because reductions are not. A reduction reads all tokens of the page and keeps as many as the others choose.
+on the device and ends with tokens read: mip levels, choice, sampling, tower and prefill, none of it captured, because
+most reductions are not; then decoding from a graph. A reduction reads all tokens of the page and keeps as many as the
+others choose. Methods for videos have further rows, on the parts of the page one after another. Rows are written as
+they come.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from texturevlm.bench.pictures import page
 from texturevlm.bench.published import LEGEND, PUBLISHED, RESIZED
+from texturevlm.bench.report import keep as keep_rows
 from texturevlm.bench.report import machine
 from texturevlm.bench.vlm_same import QUESTION
 from texturevlm.bench.vlm_theirs import PROMPT_WORDS, prompt_ids, random_model
@@ -29,21 +32,32 @@ from texturevlm.evaluate.markdown import markdown_table
 from texturevlm.evaluate.provenance import origin
 from texturevlm.pipeline import choose_tokens
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
+from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm.vlm.views import View, moment_view
+from texturevlm.vlm.weighted import own_grid
 
 PAGE, KEEP, ANSWER = (3508, 2480), 273, 7
-SECONDS = 75.0  # for all rows; what comes later is not measured
+PARTS, FEW_PARTS = 4, 2  # of the page along each side: the moments of a clip
+FPS = 2.0
+SECONDS = 110.0  # for all rows; what comes later is not measured
 # The controls and the best known first, in case the time runs out.
-MEASURED_FIRST = ("stride", "tome", "visionzip", "divprune", "fastv", "pace", "pixelprune", "dyrate")
+MEASURED_FIRST = ("stride", "tome", "visionzip", "divprune", "fastv", "pace", "pixelprune", "dyrate", "dtoma")
+FOR_VIDEOS = ("prunevid", "dtoma", "pvc")
 HEAD = ("tokens by", "chosen", "first layer", "last layer", "first token ms", "next token ms", "peak GiB", "published")
 
 
 @dataclass(frozen=True)
 class Way:
-    """How tokens come to be: chosen by an allocator, then perhaps reduced in the model."""
+    """How tokens come to be: chosen by an allocator, then perhaps reduced in the model.
+
+    video: of a clip, parts of the page along each side; 0: the whole page
+    """
 
     name: str
     budget: int
@@ -51,6 +65,7 @@ class Way:
     asked: bool = False
     steps: tuple[ReduceStep, ...] = ()
     published: str = ""
+    video: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,27 +130,28 @@ def bench_reduce(device: str | None = None, *, quick: bool = False) -> ReduceRep
     title = "Reductions at equal tokens, Qwen3-VL-4B's architecture"
     report = ReduceReport(title, device, str(origin(__name__)))
     weights = sum(one.numel() * one.element_size() for one in adapter.model.parameters()) / 2**30
-    image = page(1, *size).to(device)
-    for way in ways(adapter, size, keep):
-        if time.perf_counter() - begun > SECONDS:
-            report.rows.append(Measured(way.name, way.published, "not measured, the time was over"))
-            continue
-        row = measured(adapter, image, way)
-        report.rows.append(row)
-        print(" | ".join(row.cells()), file=sys.stderr, flush=True)
     report.notes += [
         f"A page of {size[1]} × {size[0]} pixels on the device → an answer of {ANSWER} tokens; {PROMPT_WORDS} words in "
         f"the prompt. Random weights in {adapter.model.dtype}, {weights:.2f} GiB. Medians of two runs after one "
-        "that is not counted; nothing is captured.  ",
-        "chosen: tokens in front of the tower. first and last layer: visual tokens there, in the prefill. dyrate drops "
-        "while the answer is decoded.  ",
+        "that is not counted. Nothing is captured up to the first token; further tokens come from a graph, which reads "
+        "a copy of keys and values; those of dyrate do not, because tokens leave meanwhile.  ",
+        "chosen: tokens in front of the tower. first and last layer: visual tokens there, in the prefill.  ",
+        "video: parts of the page as the moments of a clip, two frames each.  ",
         LEGEND,
     ]
+    image = page(1, *size).to(device)
+    for way in ways(adapter, size, keep, FEW_PARTS if quick else PARTS):
+        if time.perf_counter() - begun > SECONDS:
+            report.rows.append(Measured(way.name, way.published, "not measured, the time was over"))
+        else:
+            report.rows.append(measured(adapter, image, way))
+        print(" | ".join(report.rows[-1].cells()), file=sys.stderr, flush=True)
+        keep_rows(report)
     return report
 
 
-def ways(adapter: QwenAdapter, size: tuple[int, int], keep: int) -> list[Way]:
-    """Everything, plain resize, ours, both together, then each reduction of everything."""
+def ways(adapter: QwenAdapter, size: tuple[int, int], keep: int, parts: int) -> list[Way]:
+    """Everything, plain resize, ours, both together, then each reduction of everything, and those of a video."""
     rows, columns = adapter.grid_for(size)
     everything = rows * columns
     found = [
@@ -150,9 +166,15 @@ def ways(adapter: QwenAdapter, size: tuple[int, int], keep: int) -> list[Way]:
             steps_of("bench", "visionzip", keep),
         ),
     ]
-    for name in (*MEASURED_FIRST, *(one for one in METHODS if one not in MEASURED_FIRST)):
-        found.append(Way(name, everything, steps=steps_of("bench", name, keep), published=PUBLISHED.get(name, "")))
-    return found
+
+    def reduction(name: str, video: int = 0) -> Way:
+        steps, said = steps_of("bench", name, keep), PUBLISHED.get(name, "")
+        return Way(f"video, {name}" if video else name, everything, steps=steps, published=said, video=video)
+
+    found += [reduction(name) for name in MEASURED_FIRST]
+    found += [Way("video, everything", everything, video=parts), Way(f"video, resized to {keep}", keep, video=parts)]
+    found += [reduction(name, parts) for name in FOR_VIDEOS]
+    return found + [reduction(name) for name in METHODS if name not in MEASURED_FIRST]
 
 
 class Clock:
@@ -170,6 +192,7 @@ class Clock:
 def measured(adapter: QwenAdapter, image: Tensor, way: Way) -> Measured:
     """Run a way three times; the first is not counted."""
     firsts, nexts, peak = [], [], None
+    decode = CapturedDecode(adapter)
     on_gpu = image.device.type == "cuda"
     if on_gpu:
         gc.collect()  # what is left of the way before would count as this one's memory
@@ -177,7 +200,7 @@ def measured(adapter: QwenAdapter, image: Tensor, way: Way) -> Measured:
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         try:
-            counts, begun, clock = answered(adapter, image, way, ANSWER if number else 1)
+            counts, begun, clock = answered(adapter, image, way, decode)
         except (ValueError, RuntimeError, torch.OutOfMemoryError) as error:  # one row must not end the others
             return Measured(way.name, way.published, f"failed: {str(error).splitlines()[0][:80]}")
         if number:
@@ -191,7 +214,7 @@ def measured(adapter: QwenAdapter, image: Tensor, way: Way) -> Measured:
 
 @torch.no_grad()
 def answered(
-    adapter: QwenAdapter, image: Tensor, way: Way, length: int
+    adapter: QwenAdapter, image: Tensor, way: Way, decode: CapturedDecode
 ) -> tuple[tuple[int, int, int], float, list[float]]:
     """Visual tokens in front of the tower, in the first and in the last layer; when it began; when each token came."""
     layers = adapter.language_of(adapter.model).layers
@@ -205,15 +228,18 @@ def answered(
         torch.cuda.synchronize()
     begun = time.perf_counter()
     try:
-        inputs = _inputs(adapter, image, way)
-        options = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False}
-        with reduced(adapter, way.steps, function="bench"):
-            adapter.model.generate(**inputs, **options, stopping_criteria=[clock], pad_token_id=0)
+        inputs = (_clip_inputs if way.video else _inputs)(adapter, image, way)
+        options = {"max_new_tokens": ANSWER, "min_new_tokens": ANSWER, "do_sample": False}
+        with reduced(adapter, way.steps, function="bench") as run:
+            known = dense_keys if run is None else run.known
+            with decoded_by_graph(adapter.model, decode, known, options):
+                adapter.model.generate(**inputs, **options, stopping_criteria=[clock], pad_token_id=0)
     finally:
         for hook in hooks:
             hook.remove()
-    chosen = int((inputs["input_ids"] == adapter.model.config.image_token_id).sum())
-    return (chosen, counts[0] - PROMPT_WORDS, counts[1] - PROMPT_WORDS), begun, clock.times
+    chosen = int(torch.isin(inputs["input_ids"], torch.tensor(adapter.visual_ids, device=image.device)).sum())
+    words = inputs["input_ids"].shape[1] - chosen
+    return (chosen, counts[0] - words, counts[1] - words), begun, clock.times
 
 
 def _length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -230,3 +256,23 @@ def _inputs(adapter: QwenAdapter, image: Tensor, way: Way) -> dict[str, Tensor]:
     )
     views = [view for group in adapter.groups(Picture(texture, allocation)) for view in group]
     return adapter.assemble([prompt_ids(adapter, sum(len(view) for view in views))], views)
+
+
+def _clip_inputs(adapter: QwenAdapter, image: Tensor, way: Way) -> dict[str, Tensor]:
+    """The same for its parts, one after another."""
+    parts = [part for row in image.chunk(way.video, 2) for part in row.chunk(way.video, 3)]
+    views = [_moment(adapter, part, number, way.budget // len(parts)) for number, part in enumerate(parts)]
+    start, end = adapter.wrapper_ids
+    seen = [one for view in views for one in (start, *[adapter.visual_ids[1]] * len(view), end)]
+    return adapter.assemble([[1, 2, 3, *seen, *range(4, 4 + PROMPT_WORDS - 3)]], views)
+
+
+def _moment(adapter: QwenAdapter, part: Tensor, number: int, budget: int) -> View:
+    """Two frames that are alike, at full resolution if the budget allows."""
+    texture, side = Texture((part,)).mipmapped(), adapter.side
+    allocation = own_grid(adapter, texture)
+    if allocation.centre.shape[1] > budget:
+        allocation = choose_tokens(texture, budget=budget, patch=side, allocator="resize", relevance="none")
+    pixels = sample(texture, allocation).pixels[0][:, None].expand(-1, adapter.moments, -1, -1, -1)
+    seconds = number * adapter.moments / FPS
+    return moment_view(pixels, allocation, levels="joint", number=number, seconds=seconds, fps=FPS)

@@ -3,16 +3,20 @@
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from texturevlm.bench.timing import TIMERS, Timing, Work, copy_bandwidth
 from texturevlm.evaluate.provenance import origin
+
+_kept_in: ContextVar[Path | None] = ContextVar("_kept_in", default=None)
 
 
 class Row(NamedTuple):
@@ -81,8 +85,9 @@ class Report:
         self.append(Row(work, by, reason, None))
 
     def append(self, row: Row) -> None:
-        """Keep a row, and show it on stderr: a benchmark takes minutes."""
+        """Keep a row, and show it on stderr: a benchmark takes minutes, and may be cut."""
         self.rows.append(row)
+        keep(self)
         time = f"{row.timing.median:.1f} µs, " if row.timing else ""
         print(f"{row.work}, {row.by}: {time}{row.state}", file=sys.stderr, flush=True)
 
@@ -125,6 +130,7 @@ class Report:
         )
 
     def save(self, path: Path) -> None:
+        """Write the measurements to a file, and the table beside it, with the suffix .md."""
         record = {
             "title": self.title,
             "code": self.code,
@@ -134,7 +140,33 @@ class Report:
             "rows": [row.record() for row in self.rows],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        texts = {path: json.dumps(record, indent=1, ensure_ascii=False), path.with_suffix(".md"): self.table()}
+        for place, text in texts.items():
+            part = place.with_name(f".{place.name}.part")
+            part.write_text(text + "\n", encoding="utf-8")
+            part.replace(place)  # at once: a run that is cut leaves a whole file
+
+
+class Saved(Protocol):
+    """A report of any kind."""
+
+    def save(self, path: Path) -> None: ...
+
+
+@contextmanager
+def kept_in(path: Path | None) -> Iterator[None]:
+    """Inside, reports are written to this file row by row: a run that is cut leaves what it has measured."""
+    token = _kept_in.set(path)
+    try:
+        yield
+    finally:
+        _kept_in.reset(token)
+
+
+def keep(report: Saved) -> None:
+    """Write what a report holds so far to the file of `kept_in`, if there is one."""
+    if (path := _kept_in.get()) is not None:
+        report.save(path)
 
 
 def begin(module: str, title: str, device: str | None, quick: bool) -> Report:

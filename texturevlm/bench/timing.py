@@ -62,6 +62,20 @@ def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
     return Timing.of([took / calls for took in _samples(several, repeats)])
 
 
+def in_a_row(work: Work, calls: int = 16, repeats: int = 5) -> Timing:
+    """Wall-clock time per call of so many in a row, until the GPU is done: the throughput of long calls.
+
+    `host` makes few calls of what takes long, so that the first one's work on the host would count in full.
+    """
+
+    def several() -> None:
+        for _ in range(calls):
+            work()
+
+    waited(several)()
+    return Timing.of([took / calls for took in _samples(several, repeats)])
+
+
 def one_call(work: Work, repeats: int = 50) -> Timing:
     """Wall clock from the call until the GPU is done."""
     return Timing.of(_samples(work, repeats))
@@ -78,6 +92,7 @@ TIMERS: dict[str, Callable[..., Timing]] = {
     "warm": device_warm,
     "cold": device_cold,
     "host": host,
+    "in a row": in_a_row,
     "one call": one_call,
     "cpu": cpu,
 }

@@ -136,7 +136,7 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> N
     choosing = partial(chosen, fixed, texture, "cascade")
     allocation, ids = choosing(), [prompt_ids(adapter, fixed.budget)]
     seen = fixed.encode(texture, allocation)
-    replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.size)
+    replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.sizes)
     finding = partial(find_relevance, words, patch=adapter.side, relevance="none")
     stages: dict[str, Work] = {
         "texture: mip levels": lambda: Texture((image,)).mipmapped(),

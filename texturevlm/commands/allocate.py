@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
+from texturevlm.defaults import FINE_PAGES
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,8 @@ def add_allocate(commands: arguments.Commands) -> None:
     parser.add_option("--balance", None, "how far the question is trusted", "even", choices=("even", "learned"))
     sam = "a SAM model (hub id or folder) whose regions stay whole, for --allocator atlas or cascade"
     parser.add_option("--regions", "PATH_OR_ID", sam)
+    fine = "with a PDF: pages that get tokens of their own, at most"
+    parser.add_option("--fine-pages", "N", f"{fine} (default: {FINE_PAGES})", type=arguments.count)
     parser.add_device()
     parser.add_option("--json", "FILE", "where to write; - for stdout", "-")
 
@@ -43,6 +46,8 @@ def _allocate(options: argparse.Namespace) -> int:
     if any(is_document(path) for path in images):
         encoded, counts = _pages(options, allocator, relevance, device)
         return _written(options, out, _listed(encoded), counts)
+    if options.fine_pages is not None:
+        raise ValueError(f"--fine-pages needs a PDF, got {', '.join(map(str, images))}")
     own = {} if options.regions is None else {"regions": _segmenter(options.regions, allocator, device)}
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
@@ -80,7 +85,12 @@ def _pages(
     if options.regions is not None:
         raise ValueError(f"--regions takes images, got {options.regions} with a PDF")
     how = HierarchicalResourceAllocator(
-        budget=options.budget, patch=options.patch, allocator=allocator, relevance=relevance, device=device
+        budget=options.budget,
+        fine_pages=options.fine_pages or FINE_PAGES,
+        patch=options.patch,
+        allocator=allocator,
+        relevance=relevance,
+        device=device,
     )
     with arguments.announced("reading the pages"):
         found = how.spend(options.images, options.query or "")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import BUDGET, TURN
+from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 
 
 def add_ask(commands: arguments.Commands) -> None:
@@ -42,6 +42,9 @@ def add_ask(commands: arguments.Commands) -> None:
     parser.add_option("--fps", "N", "of a video: frames per second that are looked at (default: 2)", type=float)
     parser.add_option("--seconds", "N", "of a video: the first N (default: all; 10 of a camera)", type=float)
     parser.add_option("--rate", "N", "of a video: tokens per second, within the budget", type=float)
+    fine = "of a PDF: pages that get tokens of their own, at most "
+    fine += f"(default: what the model names, else {FINE_PAGES})"
+    parser.add_option("--fine-pages", "N", fine, type=arguments.count)
     parser.add_option("--out", "PNG", "draw what the model saw, and the answer, too", type=Path)
 
 
@@ -59,6 +62,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.reduction import sampled_and_kept
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.reduce import steps_of
     from texturevlm.video.sources import open_video
@@ -78,7 +82,11 @@ def _ask(options: argparse.Namespace) -> int:
     if given is not None and options.looks == 2:
         raise ValueError("--looks must be 1 or auto for a video, got 2")
     document = len(images) == 1 and is_document(images[0])
+    own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
+    if own and not document:
+        raise ValueError(f"--fine-pages takes a PDF, got {', '.join(map(str, images))}")
     if document:
+        check_count("ask", "--fine-pages", own.get("fine_pages", 1), 1, MOST_FINE_PAGES)
         check_document(options.looks, options.tokens, relevance)
         given = open_pages(images[0], function="ask")
     elif given is not None:
@@ -97,19 +105,19 @@ def _ask(options: argparse.Namespace) -> int:
     once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
     if document:
         with arguments.announced(f"reading {len(given)} pages"):
-            seen = session.about(question, model.choosing()).tokens_by_page
+            seen = session.about(question, model.choosing(**own)).tokens_by_page
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(seen.items()))
         print(f"pages seen (tokens of each): {counts}", file=sys.stderr)
     elif once and arguments.reads_pages(model.relevance, question):
         with arguments.announced("reading the images by OCR"):
             session.choose(question)
     answer = ""
-    for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens):
+    for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own):
         answer += piece
         print(piece, end="", flush=True)
     print()
     if options.out is not None:
-        session.look(question, answer=answer.strip()).save(options.out)
+        session.look(question, answer=answer.strip(), **own).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     if isinstance(session, ImageSession):
         arguments.print_pages(*(image.texture for image in session.images))

@@ -17,6 +17,7 @@ ROWS, TABLE = "answers.jsonl", "answers.md"
 BUDGETS = (32, 64, 96, 273)
 RELEVANCES = ("none", "scout", "words")
 ALLOCATORS = ("auto", "resize")
+ALL = "all"  # reductions
 NAMED = 20  # entries that were skipped and are named at the end
 
 
@@ -28,7 +29,7 @@ def add_model_options(parser: arguments.Parser) -> None:
     kinds = "full, own, chosen, oracle, question, page, blank, text (default: all)"
     group.add_argument("--conditions", metavar="C,D", type=arguments.names, help=kinds)
     reductions = (
-        "visionzip, fastv …: twice the budget is chosen, and the model reduces it to the budget (docs/rivals.md)"
+        "visionzip, fastv … or all: twice the budget is chosen, and the model reduces it to the budget (docs/rivals.md)"
     )
     group.add_argument("--reduce", metavar="M,N", type=arguments.names, help=reductions)
     group.add_argument("--batch", metavar="N", type=arguments.count, help="questions per batch (default: 16)")
@@ -44,6 +45,8 @@ def add_model_options(parser: arguments.Parser) -> None:
     group.add_argument("--turn", metavar="A", type=arguments.angle_or_auto, help=turned)
     group.add_argument("--levels", help="joint or apart: how the vision tower sees tokens of several scales")
     group.add_argument("--coordinates", help="fine or native: the positions of tokens in the vision tower")
+    group.add_argument("--untimed", action="store_true", help="do not time the first tokens")
+    group.add_argument("--captured", action="store_true", help="decode answers from CUDA graphs (Qwen)")
     group.add_argument("--texts", metavar="FILE", type=Path, help="write the answers as text, for your own eyes")
 
 
@@ -107,6 +110,7 @@ def _check_names(options: argparse.Namespace) -> None:
     from texturevlm.evaluate.conditions import INPUT_KINDS
     from texturevlm.reduce import METHODS
     from texturevlm.relevance import SCORERS
+    from texturevlm.relevance.named import BY_HAND
 
     if options.texts is not None and options.texts.is_dir():
         raise ValueError(f"--texts must be a file, got the folder {options.texts}")
@@ -114,11 +118,13 @@ def _check_names(options: argparse.Namespace) -> None:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():
         check_choice("eval", "--metrics", name, ANSWER_METRICS)
-    scorers = ["auto", *(name for name in SCORERS if name not in ("embedding", "attention")), "model"]
+    scorers = ["auto", *(name for name in SCORERS if name not in BY_HAND), "model"]
     for name in options.allocators or ():
         check_choice("eval", "--allocators", name, KNOWN)
     for name in options.relevance or ():
         check_choice("eval", "--relevance", name, scorers)
+    if options.reduce == [ALL]:
+        options.reduce = list(METHODS)
     for name in options.reduce or ():
         check_choice("eval", "--reduce", name, METHODS)
     for name in options.conditions or ():
@@ -161,6 +167,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     from texturevlm.evaluate.page_cache import PageCache
     from texturevlm.reduce import steps_of
     from texturevlm.vlm import check_reducible
+    from texturevlm.vlm.captured_decode import CapturedDecode
 
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
     wanted = conditions(
@@ -173,6 +180,8 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     )
     for one in options.relevance or ():
         check_family_looks("eval", 1, vlm.model.config, one)
+    if options.captured and not vlm.adapter.captured:
+        raise ValueError(f"--captured is for Qwen models, got {vlm.adapter.config.model_type}")
     for method in options.reduce or ():
         check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
     how: dict[str, Any] = {
@@ -195,6 +204,8 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         together=name in answering.TOGETHER,
         batch=options.batch or answering.AT_ONCE,
         texts=options.texts,
+        timed=not options.untimed,
+        decode=CapturedDecode(vlm.adapter) if options.captured else None,
         **how,
     )
     asking.run(data.samples, wanted)
@@ -251,7 +262,8 @@ def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options:
         "dtype": str(vlm.model.dtype).removeprefix("torch."),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         **how,
-        "timed": TIMED,
+        "timed": 0 if options.untimed else TIMED,
+        **({"captured": True} if options.captured else {}),
         "code": code.digest,
         "commit": code.commit,
         "torch": torch.__version__,

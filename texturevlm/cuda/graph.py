@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -50,6 +51,7 @@ class Replay:
     function: tensors in, a tuple of tensors out; shapes and dtypes never change
     example:  tensors like those that will be passed; CPU tensors stay on the CPU, pinned, for the function to read
     device:   where the function runs (default: the device of the first tensor)
+    in_place: the graph reads the tensors of `example` themselves, which are on the device and will be passed every time
     reason:   why there is no graph; None if there is one
     The next call overwrites what the last one returned.
     """
@@ -60,6 +62,7 @@ class Replay:
         example: Sequence[Tensor],
         *,
         device: torch.device | None = None,
+        in_place: bool = False,
     ) -> None:
         self.function = function
         self.reason: str | None = None
@@ -70,7 +73,7 @@ class Replay:
             return
         # Tensors made in inference mode could not be written to outside of it.
         with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
-            self.inputs = [one.clone() if one.is_cuda else one.clone().pin_memory() for one in example]
+            self.inputs = [one if in_place else _like(one) for one in example]
             if not all(buffer.is_cuda for buffer in self.inputs):
                 self._read = torch.cuda.Event()
             self._capture()
@@ -115,6 +118,35 @@ class Replay:
         return self.outputs
 
 
+class BranchingReplay(Replay):
+    """A graph whose results say which of several others comes next: a graph itself cannot choose.
+
+    function, example: as for Replay
+    which:             what `function` returned → the branch, any key; this may wait for the GPU
+    then:              the branch, and what `function` returned → tensors
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        example: Sequence[Tensor],
+        *,
+        which: Callable[..., Hashable],
+        then: Callable[..., tuple[Tensor, ...]],
+    ) -> None:
+        super().__init__(function, example)
+        self.which, self.then = which, then
+        self.branches: dict[Hashable, Replay] = {}
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        made = super().__call__(*inputs)
+        branch = self.which(*made)
+        if branch not in self.branches:
+            self.branches[branch] = Replay(partial(self.then, branch), made, in_place=True)
+            self.reason = self.reason or self.branches[branch].reason
+        return self.branches[branch](*made)
+
+
 class KeptReplays(OrderedDict[Any, Replay]):
     """Graphs by key, at most `most`: the one that was used longest ago makes room."""
 
@@ -122,13 +154,19 @@ class KeptReplays(OrderedDict[Any, Replay]):
         super().__init__()
         self.most = most
 
-    def find(self, key: Any, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> Replay:
-        """The graph of a key, captured if there is none; arguments as for Replay."""
+    def find(
+        self,
+        key: Any,
+        function: Callable[..., tuple[Tensor, ...]],
+        example: Sequence[Tensor],
+        make: Callable[..., Replay] = Replay,
+    ) -> Replay:
+        """The graph of a key, captured if there is none: make(function, example)."""
         if key not in self:
             while len(self) >= self.most:
                 _, oldest = self.popitem(last=False)
                 oldest.finish()
-            self[key] = Replay(function, example)
+            self[key] = make(function, example)
         self.move_to_end(key)
         return self[key]
 
@@ -137,6 +175,11 @@ class KeptReplays(OrderedDict[Any, Replay]):
         for one in self.values():
             one.finish()
         self.clear()
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Memory for an input: on its GPU, or pinned."""
+    return tensor.clone() if tensor.is_cuda else tensor.clone().pin_memory()
 
 
 @contextmanager

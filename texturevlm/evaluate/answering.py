@@ -34,6 +34,7 @@ from texturevlm.journal import append
 from texturevlm.progress import Progress
 from texturevlm.reduce import ReduceStep
 from texturevlm.vlm import Adapter, own_grid
+from texturevlm.vlm.captured_decode import CapturedDecode
 
 AT_ONCE = 16
 TIMED = 5  # questions of each condition whose first token is timed, one by one
@@ -57,6 +58,8 @@ class Asking:
     turn:       as for `ask`, where tokens are chosen by a question; other conditions show pages as they are
     place:      levels and coordinates as in `Adapter.prepare`, if not the adapter's own
     texts:      a file for the answers as text; begins anew with the rows
+    timed:      whether the first tokens of some questions are timed
+    decode:     a graph that answers are decoded from, if they are
     """
 
     adapter: Adapter
@@ -70,6 +73,8 @@ class Asking:
     turn: float | str = 0.0
     place: dict[str, str] = field(default_factory=dict)
     texts: Path | None = None
+    timed: bool = True
+    decode: CapturedDecode | None = None
     failed: list[str] = field(default_factory=list)  # what could not be asked
     fits: dict[Condition, int] = field(default_factory=dict)  # the largest batch that the memory held, if not all
     warm: set[Condition] = field(default_factory=set)
@@ -211,7 +216,7 @@ class Asking:
             shown = pages[sample.image], pages.get(other.image)
             try:
                 prompts[n] = self._prompt(condition, sample, other, *shown)
-                if n < TIMED:
+                if self.timed and n < TIMED:
                     costs[n] = self._cost(condition, sample, other, *shown)
             except ValueError as error:  # too long for the context, for instance
                 self.failed.append(f"sample {sample.id}, {condition}: {error}")
@@ -239,7 +244,7 @@ class Asking:
         """Answers, and the mean log-likelihood of the true ones; in halves if the memory does not hold all."""
         how: dict[str, Any] = {"place": self.place, "reduce": self._reduction(condition)[1]}
         try:
-            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, **how)
+            said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, decode=self.decode, **how)
             likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, **how)]
             return said, likely
         except torch.OutOfMemoryError:

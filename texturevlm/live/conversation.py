@@ -78,7 +78,7 @@ class Conversation:
         check_count("VideoStream", "limit", limit, 2 * (budget + self.wording.longest))
         self.interval, self.extent = interval, float(max(model.adapter.grid_for(size)))
         self.memory = TokenMemory(model.adapter, limit + SCRATCH)
-        self.encode = ChangedTokens(model.adapter, captured=model.generator.wanted)
+        self.encode = ChangedTokens(model.adapter, captured=model.graphs.wanted)
         self.moments: list[LiveMoment] = []
         self.head_ids, _ = self.wording.of_question("")
         self.head = self.memory.take(len(self.head_ids))

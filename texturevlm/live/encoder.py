@@ -54,5 +54,5 @@ class ChangedTokens:
         filled = torch.tensor([*slots, *slots[:1] * (wide - count)], device=pixels.device)
         used = torch.arange(wide, device=pixels.device)[None] < count
         centre, step = self._centre[:, filled], self._step[:, filled]
-        found = self.towers[wide].encode_tokens(pixels[filled][None], centre, step, used, size)
+        found = self.towers[wide].encode_tokens(pixels[filled][None], centre, step, used, [size])
         return [one[0, :count] for one in found.embeds]

@@ -33,6 +33,7 @@ class BlockLayout:
     length:  L
     plain:   whether all keys are visual and stand in their order
     grown:   tokens that `next_token` has added
+    padded:  whether some queries are padding: they are in no group, and their output is zero
     """
 
     keys: Tensor
@@ -44,6 +45,7 @@ class BlockLayout:
     length: int
     plain: bool = False
     grown: int = 0
+    padded: bool = False
 
     @property
     def block(self) -> int:
@@ -112,6 +114,7 @@ class BlockLayout:
         *,
         visual: Tensor | None = None,
         live: Tensor | None = None,
+        padded: bool = False,
         causal: bool = False,
         block: int = 64,
         group: int = 64,
@@ -123,6 +126,8 @@ class BlockLayout:
         visual:     (B, n) or (n,), the visual keys in the order of the quadtree, -1 for none; by default all keys are
                     visual, as they stand
         live:       (B, L), which keys are attended to; all by default
+        padded:     whether the others are padding, where nothing asks either: the output there is zero, and which
+                    queries share a choice does not depend on it
         block:      keys of a block, a power of two
         group:      queries that share a choice
         neighbours: blocks on either side of a query's own, along the order, that are always read; None: not its own
@@ -145,7 +150,7 @@ class BlockLayout:
         others = _padded(_listed(text), block) if visual is not None or live is not None else order[:, :0]
         table = torch.cat([order, others], 1)
         table = table.unflatten(1, (table.shape[1] // block, block))
-        asking = _query_order(order, is_visual, queries)
+        asking = _query_order(order, is_visual, queries, live if padded else None)
         grouped = _padded(asking, group).unflatten(1, (-1, group))
         own = BlockLayout(
             keys=table.contiguous(),
@@ -156,6 +161,7 @@ class BlockLayout:
             causal=causal,
             length=keys,
             plain=visual is None and live is None,
+            padded=padded and live is not None,
         )
         return own._with_state(queries, neighbours)
 
@@ -182,6 +188,19 @@ class BlockLayout:
             kept["marks"] = self.marks
         vars(found).update(kept, always=(always, count))
         return found
+
+    def with_room(self, slots: int) -> BlockLayout:
+        """Of one query, with empty blocks for later keys, which are text, up to so many keys in all.
+
+        A key is there once its number stands in the table: a graph writes it, so no shape changes from token to token.
+        """
+        if self.queries.shape[1] != 1:
+            raise ValueError(f"BlockLayout.with_room: layout must be of one query, got {self.queries.shape[1]} groups")
+        check_count("BlockLayout.with_room", "slots", slots, self.length + 1)
+        more = -(-(slots - self.length) // self.block)
+        keys = functional.pad(self.keys, (0, 0, 0, more), value=-1)
+        state = functional.pad(self.state, (0, more), value=FINE)
+        return replace(self, keys=keys, count=self.count.clone(), state=state, length=slots, plain=False)
 
     def _with_state(self, queries: int, neighbours: int | None) -> BlockLayout:
         there, offset = self.queries >= 0, self.length - queries
@@ -266,10 +285,15 @@ def _listed(marks: Tensor) -> Tensor:
     return torch.where(found < marks.shape[1], found, -1).int()
 
 
-def _query_order(order: Tensor, is_visual: Tensor, queries: int) -> Tensor:
-    """(B, Q): queries along the order of the keys, text where it stands between them."""
+def _query_order(order: Tensor, is_visual: Tensor, queries: int, live: Tensor | None) -> Tensor:
+    """(B, Q): queries along the order of the keys, text where it stands between them; -1 for what is not live, last."""
     keys = is_visual.shape[1]
     place = torch.arange(order.shape[1], device=order.device, dtype=torch.float64).expand(len(order), -1)
     rank = is_visual.cumsum(1).double() - 0.5
     rank = functional.pad(rank, (0, 1)).scatter(1, torch.where(order >= 0, order, keys).long(), place)[:, :keys]
-    return rank[:, keys - queries :].argsort(dim=1, stable=True).int()
+    rank = rank[:, keys - queries :]
+    if live is None:
+        return rank.argsort(dim=1, stable=True).int()
+    rank = rank.masked_fill(~live[:, keys - queries :].to(rank.device), math.inf)
+    ranked, found = rank.sort(dim=1, stable=True)
+    return torch.where(ranked < math.inf, found, -1).int()

@@ -154,7 +154,7 @@ def attend_laid_out(
 
 def check_fine(function: str, fine: float) -> float:
     """A number from 0 to 1."""
-    if not isinstance(fine, (int, float)):
+    if isinstance(fine, bool) or not isinstance(fine, (int, float)):
         raise TypeError(f"{function}: fine must be a number, got {fine!r}")
     if not 0 <= fine <= 1:
         raise ValueError(f"{function}: fine must be between 0 and 1, got {fine!r}")

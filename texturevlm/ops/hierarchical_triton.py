@@ -266,7 +266,7 @@ def _prefill(
     (groups, group), repeat, asked = layout.queries.shape[1:], q.shape[1] // heads, q.shape[2]
     always, always_count = layout.always
     together = max(one for one in (1, 2, 4, 8) if repeat % one == 0 and (one == 1 or one * group <= MOST_ROWS))
-    out = q.new_empty(batch, q.shape[1], asked, width)
+    out = (q.new_zeros if layout.padded else q.new_empty)(batch, q.shape[1], asked, width)
     attend_kernel[groups * (repeat // together), batch * heads](
         q, k, v, level.key, level.value, choice.bias, layout.keys, layout.queries,
         choice.chosen, choice.count, always, always_count, layout.limit, out,

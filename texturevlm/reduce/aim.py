@@ -12,8 +12,10 @@ import torch
 
 from texturevlm.reduce.attention import column_sums
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import top
+from texturevlm.reduce.tome import merge_pairs
 
 STEPS, TEMPERATURE = 5, 0.1
 
@@ -27,3 +29,11 @@ def page_rank(context: Context, keep: int) -> Reduction:
         rank = column_sums(queries, keys, scale=scale, weights=rank, quadratic=True)
         rank = rank / rank.sum()
     return Reduction.keeping(top(rank, keep), len(context))
+
+
+AIM = Method(
+    (
+        ReduceStage(merge_pairs, needs=("keys",)),
+        *(ReduceStage(page_rank, "llm", ("keys", "queries"), layer / 32) for layer in (14, 18, 21)),
+    )
+)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context, unit
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 
 LEAST = 1e-6
@@ -49,3 +50,6 @@ def greedy_map(vectors: Tensor, count: int) -> Tensor:
         rows[step] = row / gain[best].clamp(min=LEAST**2).sqrt()
         gain = (gain - rows[step].square()).clamp(min=0)
     return torch.stack(chosen)
+
+
+CDPRUNER = Method((ReduceStage(determinantal, needs=("question",)),))

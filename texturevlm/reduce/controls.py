@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import strided, top
 
@@ -22,3 +23,6 @@ def random(context: Context, keep: int) -> Reduction:
 def stride(context: Context, keep: int) -> Reduction:
     """Keep evenly spaced tokens in raster order."""
     return Reduction.keeping(strided(context.raster, keep), len(context))
+
+
+RANDOM, STRIDE = Method((ReduceStage(random),)), Method((ReduceStage(stride),))

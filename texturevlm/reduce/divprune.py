@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import SIMILARITIES_AT_ONCE
 
@@ -37,3 +38,6 @@ def _loneliest(directions: Tensor) -> Tensor:
         rows.diagonal(first).fill_(-math.inf)
         likeness.append(rows.amax(-1))
     return torch.cat(likeness).argmin()
+
+
+DIVPRUNE = Method((ReduceStage(farthest_points),))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.fastv import attended_after
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.prunevid import predecessors
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import shared_out, top
@@ -52,3 +54,6 @@ def _per_frame(context: Context, scores: Tensor, weights: Tensor, keep: int) -> 
     budgets = shared_out(shares, torch.tensor([len(one) for one in own]), keep)
     chosen = [one[top(scores[one], budget)] for one, budget in zip(own, budgets)]
     return Reduction.keeping(torch.cat(chosen), len(context))
+
+
+DTOMA = Method((ReduceStage(by_novelty), ReduceStage(by_asked_frames, "llm", ("asked",), 1 / 4), attended_after(3 / 5)))

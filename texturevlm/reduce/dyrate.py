@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.reduce.context import Context
-from texturevlm.reduce.method import DecodeRate
+from texturevlm.reduce.fastv import last_token_attention
+from texturevlm.reduce.method import DecodeRate, Method, ReduceStage
 
 TOP_SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)  # of the tokens, whose attention is counted together
 STATISTICS = 3 + len(TOP_SHARES)
@@ -73,3 +74,6 @@ def _distribution(context: Context) -> Tensor:
 
 def _entropy(share: Tensor) -> Tensor:
     return -(share * share.clamp(min=1e-30).log()).sum()
+
+
+DYRATE = Method((ReduceStage(last_token_attention, "decode", ("asked",), 1 / 2, attention_spread),))

@@ -1,15 +1,15 @@
-"""FastV (Chen and others, 2024) and PyramidDrop (Xing and others, 2024): what the last token attends to.
+"""FastV (Chen and others, 2024): after an early layer, what the last token attends to.
 
-Published, FastV: after layer 2 the tokens with the highest attention from the last token of the prompt, mean over
-heads, stay. PyramidDrop: in three stages, after a quarter, a half and three quarters of the layers, by the query of the
-last token of the instruction times the keys; each keeps half.
-Ours: FastV's layer is the same share of any depth, 2 of 32, 1 of 6. The share per stage follows from the budget; at an
-eighth it is PyramidDrop's half. Both take the attention of the layer just before the drop, behind its softmax.
+Published: after layer 2 of 32 the tokens with the highest attention from the last token of the prompt, mean over heads,
+stay.
+Ours: the layer is the same share of any depth, 2 of 32, 1 of 6. The attention is that of the layer just before the
+drop, behind its softmax, over the whole prompt.
 """
 
 from __future__ import annotations
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import top
 
@@ -17,3 +17,11 @@ from texturevlm.reduce.select import top
 def last_token_attention(context: Context, keep: int) -> Reduction:
     """Keep what the last token of the question attends to. Needs asked."""
     return Reduction.keeping(top(context.need("asked")[-1], keep), len(context))
+
+
+def attended_after(share: float) -> ReduceStage:
+    """Drop by that after a share of the layers, which several methods do at their end."""
+    return ReduceStage(last_token_attention, "llm", ("asked",), share)
+
+
+FASTV = Method((attended_after(2 / 32),))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import shared_out, top
 
@@ -38,3 +39,6 @@ def tiles(context: Context) -> Tensor:
         below = (place[own] > middle).long()
         quarter[own] = 2 * below[:, 0] + below[:, 1]
     return 4 * context.image + quarter
+
+
+HIRED = Method((ReduceStage(by_tile, needs=("received", "shallow")),))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import shared_out, top
 
@@ -39,3 +40,6 @@ def _variance(directions: Tensor) -> Tensor:
     cosine = directions @ directions.mT
     apart = cosine[~torch.eye(count, dtype=torch.bool, device=cosine.device)].view(count, count - 1)
     return apart.var(-1, correction=0)
+
+
+HOLOV = Method((ReduceStage(by_crop, needs=("received",)),))

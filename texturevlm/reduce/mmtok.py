@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context, unit
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 
 TEXT_TEMPERATURE, VISION_TEMPERATURE = 0.02, 0.2
@@ -38,3 +39,6 @@ def greedy_cover(tables: list[Tensor], count: int) -> Tensor:
         taken[best] = True
         covered = [torch.maximum(own, table[:, best, None]) for table, own in zip(tables, covered)]
     return torch.stack(chosen)
+
+
+MMTOK = Method((ReduceStage(coverage, needs=("question",)),))

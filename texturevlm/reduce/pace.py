@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.fastv import attended_after
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import DROPPED, Reduction
 from texturevlm.reduce.token_squares import TokenSquares, squares
 
@@ -51,3 +53,12 @@ def _cheapest(levels: list[TokenSquares], excess: int) -> list[Tensor]:
     taken = torch.zeros_like(loss, dtype=torch.bool)
     taken[order] = saved[order].cumsum(0) <= excess
     return list(taken.split([len(one.loss) for one in levels]))
+
+
+PACE = Method(
+    (
+        ReduceStage(downsampled, "pixels", ("pixels",)),
+        ReduceStage(attended, needs=("received",)),
+        attended_after(2 / 32),
+    )
+)

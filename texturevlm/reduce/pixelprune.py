@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 
 
@@ -51,3 +52,6 @@ def _neighbours(cells: Tensor, offset: tuple[int, int]) -> Tensor:
     holder = cells.new_full((len(every),), -1)
     holder[member[: len(cells)]] = torch.arange(len(cells), device=cells.device)
     return holder[member[len(cells) :]]
+
+
+PIXELPRUNE = Method((ReduceStage(least_predictable, "pixels", ("pixels",)),))

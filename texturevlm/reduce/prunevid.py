@@ -15,6 +15,8 @@ from torch import Tensor
 
 from texturevlm.reduce.context import Context, unit
 from texturevlm.reduce.density_peaks import cluster
+from texturevlm.reduce.fastv import attended_after
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction, everything
 
 ALIKE = 0.8
@@ -61,3 +63,6 @@ def predecessors(context: Context, segment: Tensor) -> tuple[Tensor, Tensor]:
     before[one[same]] = other[same]
     likeness[one[same]] = (context.directions[one] * context.directions[other]).sum(-1)[same]
     return before, likeness
+
+
+PRUNEVID = Method((ReduceStage(static_then_spatial), attended_after(10 / 32)))

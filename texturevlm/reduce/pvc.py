@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import nearest, others, strided
 
@@ -39,3 +40,6 @@ def _first_frames(context: Context) -> Tensor:
     first = first.scatter_reduce(0, context.image, context.position[:, 0].float(), "amin")
     early = context.position[:, 0] == first[context.image]
     return context.raster[early[context.raster]]
+
+
+PVC = Method((ReduceStage(progressive, "tower", depth=1 / 2),))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from texturevlm.reduce.context import Context
 from texturevlm.reduce.density_peaks import cluster
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import DROPPED, Reduction
 from texturevlm.reduce.select import top
 
@@ -46,3 +47,6 @@ def cluster_count(count: int, keep: int) -> int:
     """Clusters among `keep` tokens, so that each stands for TOKENS_PER_CLUSTER of the recycled share of the rest."""
     each = RECYCLED / TOKENS_PER_CLUSTER
     return min(keep // 2, round(each * (count - keep) / (1 - each)))
+
+
+SPARSEVLM = Method(tuple(ReduceStage(rated, "llm", ("asked", "question"), layer / 32) for layer in (2, 6, 15)))

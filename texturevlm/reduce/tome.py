@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context, unit
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction, everything
 from texturevlm.reduce.select import nearest
 
@@ -45,3 +46,6 @@ def _round(directions: Tensor, order: Tensor, pairs: int) -> Reduction:
     stay = torch.ones_like(goes, dtype=torch.bool)
     stay[first[merged]] = False
     return Reduction.merging(stay.nonzero()[:, 0], goes)
+
+
+TOME = Method(tuple(ReduceStage(merge_pairs, "tower", ("keys",), block / 8) for block in range(1, 8)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import nearest, others, strided, top
 
@@ -39,3 +40,6 @@ def merged_into(context: Context, chosen: torch.Tensor, targets: torch.Tensor) -
     rest, keys = others(chosen, len(context)), context.key_directions
     goes[rest] = targets[nearest(keys[rest], keys[targets])[1]]
     return Reduction.merging(chosen, goes)
+
+
+VISIONZIP = Method((ReduceStage(dominant_and_contextual, needs=("keys", "received")),))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import nearest, top
 
@@ -37,3 +38,6 @@ def important_and_diverse(context: Context, keep: int) -> Reduction:
         stay[first], stay[second] = True, True
         left = left[stay[left]]
     return Reduction.keeping(torch.cat([important, left]), len(context))
+
+
+VISPRUNER = Method((ReduceStage(important_and_diverse, needs=("received",)),))

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce.context import Context
+from texturevlm.reduce.fastv import attended_after
+from texturevlm.reduce.method import Method, ReduceStage
 from texturevlm.reduce.reduction import Reduction
 from texturevlm.reduce.select import others, shared_out, top
 from texturevlm.reduce.visionzip import merged_into
@@ -41,3 +43,6 @@ def windows(context: Context) -> Tensor:
         cell = ((place[own] - low) / (high - low).clamp(min=1e-6) * 4).floor().clamp(max=3).long()
         found[own] = 4 * cell[:, 0] + cell[:, 1]
     return 16 * context.image + found
+
+
+VSCAN = Method((ReduceStage(two_scans, needs=("keys", "received", "shallow")), attended_after(16 / 32)))

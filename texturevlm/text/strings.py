@@ -102,9 +102,11 @@ ASKED: dict[str, str] = {
     "left": r"\bleft\b",
     "text": r"\b(?:what|which|how|why|purpose|reason|objective|type|kind|role|designation|position)\b",
 }
-_ASKING = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in ASKED.items()}
+_ASKING = [re.compile(pattern, re.IGNORECASE) for pattern in ASKED.values()]
+_OVER_WORDS = [place for place, pattern in enumerate(ASKED.values()) if " " in pattern or r"\s" in pattern]
 
 
+@lru_cache(maxsize=1 << 15)
 def plain(text: str) -> str:
     """Letters and digits alone, in one case, without accents: "Éclair's" → "eclairs"; "%" and "#" stay."""
     spread = unicodedata.normalize("NFKD", text).casefold()
@@ -125,16 +127,27 @@ def terms(question: str) -> list[tuple[str, float]]:
     return found[:MOST_TERMS]
 
 
-def _parts(word: str) -> list[str]:
+@lru_cache(maxsize=1 << 15)
+def _parts(word: str) -> tuple[str, ...]:
     """A word cut at slashes and dashes, and around each ideograph."""
     cut = "".join(f" {letter} " if is_ideograph(letter) else letter for letter in word)
-    return re.split(r"[\s/–—-]+", cut)
+    return tuple(re.split(r"[\s/–—-]+", cut))
 
 
 def asked_kinds(question: str) -> np.ndarray:
     """(len(ASKED),) of 0 and 1: the kinds of answer that the question asks for."""
     text = unicodedata.normalize("NFKC", question[:MOST_LETTERS])
-    return np.array([bool(pattern.search(text)) for pattern in _ASKING.values()], dtype=np.float32)
+    found = {place for place in _OVER_WORDS if _ASKING[place].search(text)}
+    found.update(*map(_kinds_of_word, text.split()))
+    kinds = np.zeros(len(ASKED), dtype=np.float32)
+    kinds[list(found)] = 1
+    return kinds
+
+
+@lru_cache(maxsize=1 << 15)
+def _kinds_of_word(word: str) -> tuple[int, ...]:
+    """The places in ASKED of the patterns without spaces that a word matches; kept, as questions use the same words."""
+    return tuple(place for place, one in enumerate(_ASKING) if place not in _OVER_WORDS and one.search(word))
 
 
 def kinds(line: Sequence[str]) -> np.ndarray:

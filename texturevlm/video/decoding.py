@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,17 @@ def file_source(path: Path, fps: float | None) -> FrameSource:
     return _source(str(path), {}, fps, live=False)
 
 
-def bytes_source(content: bytes, format: str, fps: float | None, most_pixels: int) -> FrameSource:
+def bytes_source(
+    content: bytes, format: str, fps: float | None, most_pixels: int, before_packet: Callable[[], None]
+) -> FrameSource:
     """A video file in memory, from a stranger.
 
-    format:      FFmpeg's name of it, so that no other is tried: some name files and addresses to be read
-    most_pixels: of a frame; larger ones are refused before they are decoded
+    format:        FFmpeg's name of it, so that no other is tried: some name files and addresses to be read
+    most_pixels:   of a frame; larger ones are refused before they are decoded
+    before_packet: called before each one is decoded; it may raise, if nobody waits any more
     """
-    return _source("the video", {"file": content, "format": format}, fps, live=False, most_pixels=most_pixels)
+    given: Any = {"most_pixels": most_pixels, "before_packet": before_packet}
+    return _source("the video", {"file": content, "format": format}, fps, live=False, **given)
 
 
 def stream_source(name: str, fps: float | None) -> FrameSource:
@@ -68,7 +72,13 @@ def stream_source(name: str, fps: float | None) -> FrameSource:
 
 
 def _source(
-    name: str, options: dict[str, Any], fps: float | None, *, live: bool, most_pixels: int | None = None
+    name: str,
+    options: dict[str, Any],
+    fps: float | None,
+    *,
+    live: bool,
+    most_pixels: int | None = None,
+    before_packet: Callable[[], None] = lambda: None,
 ) -> FrameSource:
     av = import_av("open_video: a video file")
     options = {"file": name, **options}
@@ -94,17 +104,20 @@ def _source(
 
     def read(notes: list[str]) -> Iterator[Frame]:
         with opening() as opened:
-            yield from _decoded(av, opened, rate, Sampler(fps), notes)
+            yield from _decoded(av, opened, rate, Sampler(fps), notes, before_packet)
 
     if fps is not None and fps < rate:
         rate, count = fps, None if count is None else max(1, round(count * fps / rate))
     return FrameSource(name, rate, count, read, live=live)
 
 
-def _decoded(av: Any, opened: Any, rate: float, sampler: Sampler, notes: list[str]) -> Iterator[Frame]:
+def _decoded(
+    av: Any, opened: Any, rate: float, sampler: Sampler, notes: list[str], before_packet: Callable[[], None]
+) -> Iterator[Frame]:
     packets = opened.demux(opened.streams.video[0])
     index, first, packet = 0, None, None
     while True:
+        before_packet()
         try:
             packet = None
             packet = next(packets)

@@ -1,14 +1,13 @@
-"""A fixed budget: the vision tower and the prefill are captured once and replayed for images of any size.
+"""A fixed budget: vision tower, prefill and decoding are captured once and replayed for images of any size.
 
 The kernels for a few hundred tokens finish before Python has launched the next ones, so fewer tokens alone save no
-time. With a fixed number of tokens no shape depends on the image, and both parts become CUDA graphs; the prefill has
+time. With a fixed number of tokens no shape depends on the image, and all parts become CUDA graphs; the prefill has
 one per length of prompt, rounded up. Nothing is read back from the device before the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +20,9 @@ from texturevlm.reduce import ReduceStep
 from texturevlm.sampling import sample
 from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
-from texturevlm.vlm.adapter import answer_ids
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.captured_generate import PrefillOutput, generate_behind
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
-from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import check_readable
@@ -39,27 +38,13 @@ class TowerOutput:
     place:  (B, K, 2), row and column of each token
     used:   (B, K), whether the slot of a token is used
     embeds: each (B, K, D): the tokens, then those for DeepStack
-    size:   (height, width) of the images
+    sizes:  (height, width) of each image
     """
 
     place: Tensor
     used: Tensor
     embeds: tuple[Tensor, ...]
-    size: tuple[int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class PrefillOutput:
-    """Output of the language model for B prompts. The next call with the same length overwrites it.
-
-    logits: (B, V), of the first token of the answer
-    caches: keys and values of each layer in turn, (B, heads, length rounded up, d)
-    inputs: ids, attention mask and positions of the prompts, as `generate` takes them
-    """
-
-    logits: Tensor
-    caches: tuple[Tensor, ...]
-    inputs: dict[str, Tensor]
+    sizes: Sequence[tuple[int, int]]
 
 
 class FixedBudget:
@@ -72,7 +57,7 @@ class FixedBudget:
     compiled:    whether the layers go through torch.compile; by default on a GPU
     levels, coordinates: as for `prepare`, without crops
     bucket:      prompts are padded to a multiple of it
-    `tower` and `prefills` (by length, the oldest is dropped first) are captured when they are first needed.
+    `tower`, `prefills` (by length, the oldest is dropped first) and `decode` are captured when they are first needed.
     """
 
     steps: tuple[ReduceStep, ...] = ()  # that reduce its tokens: none, as ReducedBudget has them
@@ -112,13 +97,14 @@ class FixedBudget:
         self._text_step = Compiled(text_step, dynamic=None) if compiled else text_step
         self.tower: Replay | None = None
         self.prefills = KeptReplays(GRAPHS)
+        self.decode = CapturedDecode(adapter)
         self._frames: dict[tuple[int, int], Tensor] = {}
         self._weights = addresses(adapter.model)
 
     @property
     def reasons(self) -> list[str]:
         """Why parts are not compiled or not replayed from a graph; empty if all are."""
-        parts = [self.tower, *self.prefills.values(), self._vision_step, self._text_step]
+        parts = [self.tower, *self.prefills.values(), self.decode.replay, self._vision_step, self._text_step]
         return sorted({one.reason for one in parts if isinstance(one, (Replay, Compiled)) and one.reason})
 
     @property
@@ -131,6 +117,7 @@ class FixedBudget:
 
         allocation: upright footprints; only `generate` takes rotated ones, so that nothing here waits
         """
+        self._check_slots("encode", allocation)
         return self.encode_patches(self._sampled("encode", texture, allocation))
 
     def _sampled(self, function: str, texture: Texture, allocation: Allocation) -> Patches:
@@ -147,28 +134,28 @@ class FixedBudget:
         self._check_slots("encode_patches", allocation)
         if (channels := patches.pixels.shape[2]) != len(COLOURS):
             raise ValueError(f"encode_patches: patches must be {', '.join(COLOURS)}, got {channels} channels")
-        step = torch.stack([allocation.ddx[..., 0], allocation.ddy[..., 1]], -1)
-        return self.encode_tokens(patches.pixels, allocation.centre, step, allocation.valid, allocation.size)
+        return self.encode_tokens(*_columns(patches), [allocation.size] * self.batch)
 
     def encode_tokens(
-        self, pixels: Tensor, centre: Tensor, step: Tensor, valid: Tensor, size: tuple[int, int]
+        self, pixels: Tensor, centre: Tensor, step: Tensor, valid: Tensor, sizes: Sequence[tuple[int, int]]
     ) -> TowerOutput:
         """The same, for columns as they are; nothing is checked.
 
         pixels:       (B, K, 3, P, P), red, green and blue
         centre, step: (B, K, 2), of upright footprints: the middle, and pixels per sample along x and along y
         valid:        (B, K), which slots are used
-        size:         (height, width) of the images
+        sizes:        (height, width) of each image
         """
-        inputs = [pixels.float(), centre, step, self._frame(size), valid]
+        frames = torch.stack([self._frame(size) for size in sizes])
+        inputs = [pixels.float(), centre, step, frames, valid]
         if self.tower is None:
             self.tower = Replay(self._run_tower, inputs)
         place, used, *embeds = self.tower(*inputs)
-        return TowerOutput(place, used, tuple(embeds), size)
+        return TowerOutput(place, used, tuple(embeds), sizes)
 
     def prefill(self, ids: Sequence[Sequence[int]], tower: TowerOutput) -> PrefillOutput:
         """Run the language model on prompts, each with `budget` image placeholders in a row."""
-        inputs = self._laid_out(ids, tower.size)
+        inputs = self._laid_out(ids, tower.sizes)
         length = inputs[0].shape[1]
         given = [*inputs, tower.place, tower.used, *tower.embeds]
         logits, position, live, *caches = self.prefills.find(length, self._run_prefill, given)(*given)
@@ -177,35 +164,44 @@ class FixedBudget:
         return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
-        """The ids of the answers, (B, N): the logits of the first token are captured, the rest is `model.generate`.
+        """The ids of the answers, (B, N): what `model.generate` makes of logits that come from graphs.
 
-        Prompts of a batch must have one length; beams go through the adapter's own `generate`.
+        Beams go through the adapter's own `generate`.
         """
         seen = self.encode_readable(texture, allocation, options)  # a GPU runs the tower while the prompt is spelled
         return self.answer(self.spelled("generate", prompts, texture, allocation), seen, **options)
 
+    def generate_each(
+        self, prompts: Sequence[Any], textures: Sequence[Texture], allocations: Sequence[Allocation], **options: Any
+    ) -> Any:
+        """`generate` for images of several sizes: for each prompt one image in a texture of its own."""
+        if len(textures) != self.batch:
+            raise ValueError(f"generate_each: textures must be {self.batch}, got {len(textures)}")
+        for chosen in allocations:
+            self._check_slots("generate_each", chosen, batch=1)
+        each = [self._readable(one, chosen, options) for one, chosen in zip(textures, allocations, strict=True)]
+        pixels, centre, step, valid = (torch.cat(column) for column in zip(*map(_columns, each)))
+        seen = self.encode_tokens(pixels, centre, step, valid, [one.allocation.size for one in each])
+        spelled = [self.spelled("generate", *one) for one in zip(prompts, textures, allocations, strict=True)]
+        return self.answer([ids for (ids,) in spelled], seen, **options)
+
     def encode_readable(self, texture: Texture, allocation: Allocation, options: dict[str, Any]) -> TowerOutput:
         """`encode` after all checks. options: of `generate`"""
+        self._check_slots("generate", allocation)
+        return self.encode_patches(self._readable(texture, allocation, options))
+
+    def _readable(self, texture: Texture, allocation: Allocation, options: dict[str, Any]) -> Patches:
         if (beams := options.get("num_beams") or 1) > 1:
             raise ValueError(
                 f"generate: num_beams must be 1 under a fixed budget, got {beams}; use the adapter's generate"
             )
         check_readable("generate", texture, allocation, self.adapter.side)
-        patches = replace(self._sampled("generate", texture, allocation), allocation=as_read("generate", allocation))
-        return self.encode_patches(patches)
+        return replace(self._sampled("generate", texture, allocation), allocation=as_read("generate", allocation))
 
     def answer(self, ids: Sequence[Sequence[int]], seen: TowerOutput, **options: Any) -> Any:
         """What `generate` returns, for prompts that are spelled and images that are encoded."""
-        length = len(ids[0])
-        if any(len(one) != length for one in ids):
-            raise ValueError(f"generate: prompts must have one length in tokens, got {[len(one) for one in ids]}")
         read = self.prefill(ids, seen)
-        inputs = {name: value.clone() for name, value in read.inputs.items()}
-        with _first_step(self.adapter.model, read, length) as cache:
-            found = self.adapter.model.generate(**inputs, past_key_values=cache, **options)
-        if not isinstance(found, Tensor):
-            _keep(found.past_key_values, length)
-        return answer_ids(found, length)
+        return generate_behind(self.adapter.model, read, [len(one) for one in ids], self.decode, options)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -280,13 +276,14 @@ class FixedBudget:
         counted = torch.cat([index[None].to(position.dtype), position])
         return logits, counted, live.long(), *caches
 
-    def _laid_out(self, ids: Sequence[Sequence[int]], size: tuple[int, int]) -> list[Tensor]:
+    def _laid_out(self, ids: Sequence[Sequence[int]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
         """ids, text positions (B, L), positions of the placeholders (B, K), start of each picture, last id."""
         if len(ids) != self.batch:
             raise ValueError(f"prefill: ids must be of {self.batch} prompts, got {len(ids)}")
-        mark, extent = self.adapter.model.config.image_token_id, max(self.adapter.grid_for(size))
+        mark, pad = self.adapter.model.config.image_token_id, getattr(self.adapter.tokenizer, "pad_token_id", None)
+        extent = torch.tensor([[max(self.adapter.grid_for(size))] for size in sizes])
         length = -(-max(len(one) for one in ids) // self.bucket) * self.bucket
-        table = torch.zeros(self.batch, length, dtype=torch.int64)
+        table = torch.full((self.batch, length), pad or 0)
         first = []
         for row, one in enumerate(ids):
             table[row, : len(one)] = torch.as_tensor(one)
@@ -308,8 +305,7 @@ class FixedBudget:
 
     def _frame(self, size: tuple[int, int]) -> Tensor:
         if size not in self._frames:
-            one = frame(size, self.adapter.grid_for(size)).to(self.device)
-            self._frames[size] = one.expand(self.batch, 2, 2).contiguous()
+            self._frames[size] = frame(size, self.adapter.grid_for(size)).to(self.device)
         return self._frames[size]
 
     def spelled(self, function: str, prompts: Any, texture: Texture, allocation: Allocation) -> list[list[int]]:
@@ -318,15 +314,14 @@ class FixedBudget:
         return [self.adapter.spell(prompt, pictures, [filling]) for prompt, pictures in pairs]
 
     def _check(self, function: str, texture: Texture, allocation: Allocation) -> None:
-        """Check shapes only, because values are on the device."""
-        self._check_slots(function, allocation)
+        """Check names and devices only, because values are on the device."""
         if not set(COLOURS) <= set(texture.names):
             raise ValueError(f"{function}: texture must have {', '.join(COLOURS)}, got {', '.join(texture.names)}")
         if texture.device != self.device:
             raise ValueError(f"{function}: texture must be on {self.device} like the model, got {texture.device}")
 
-    def _check_slots(self, function: str, allocation: Allocation) -> None:
-        wanted, got = (self.batch, self.budget), (allocation.batch, allocation.budget)
+    def _check_slots(self, function: str, allocation: Allocation, *, batch: int | None = None) -> None:
+        wanted, got = (batch or self.batch, self.budget), (allocation.batch, allocation.budget)
         if wanted != got:
             raise ValueError(f"{function}: allocation must be (B, K) = {wanted}, got {got}")
         if allocation.patch != self.adapter.side:
@@ -338,48 +333,8 @@ class FixedBudget:
             raise ValueError(f"{function}: allocation must be on {self.device} like the model, got {device}")
 
 
-@contextmanager
-def _first_step(model: Any, read: PrefillOutput, length: int) -> Iterator[Any]:
-    """Inside, the first step of `generate` with the given cache returns what was read; the model runs from the second.
-
-    length: of the prompt. `generate` runs the model on what its cache lacks, so this one lacks the last token
-    """
-    from transformers import DynamicCache
-    from transformers.modeling_outputs import CausalLMOutputWithPast
-
-    # Every layer of a model that is captured attends to its whole prompt, so these caches need no config.
-    lacking, whole = DynamicCache(), DynamicCache()
-    lacking.update(*[read.logits.new_empty(len(read.logits), 1, length - 1, 1)] * 2, 0)  # only its length is read
-    whole.layers += [_layer(key, value, length) for key, value in zip(read.caches[::2], read.caches[1::2])]
-
-    def first(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("past_key_values") is not lacking:  # of another thread
-            return stand_in.original(*args, **kwargs)
-        stand_in.remove()
-        return CausalLMOutputWithPast(logits=read.logits[:, None], past_key_values=whole)
-
-    stand_in = Override(model, "forward", first)
-    try:
-        yield lacking
-    finally:
-        stand_in.remove()
-
-
-def _layer(key: Tensor, value: Tensor, length: int) -> Any:
-    """One layer of a cache with a prompt of this length.
-
-    Nothing is copied, so that the first token waits for no copies; the next step of `generate` makes a longer one.
-    """
-    from transformers.cache_utils import DynamicLayer
-
-    layer = DynamicLayer()
-    layer.lazy_initialization(key, value)
-    layer.keys, layer.values = key[:, :, :length], value[:, :, :length]
-    return layer
-
-
-def _keep(cache: Any, length: int) -> None:
-    """Copy a cache that is returned and still is what was read: the next prefill overwrites that."""
-    if cache.get_seq_length() == length:
-        for layer in cache.layers:
-            layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+def _columns(patches: Patches) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pixels, centres, steps along x and y, and which slots are used."""
+    chosen = patches.allocation
+    step = torch.stack([chosen.ddx[..., 0], chosen.ddy[..., 1]], -1)
+    return patches.pixels, chosen.centre, step, chosen.valid

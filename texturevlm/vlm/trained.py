@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from texturevlm.check import check_choice
+from texturevlm.check import check_choice, check_count
+from texturevlm.defaults import MOST_FINE_PAGES
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 
@@ -26,12 +27,14 @@ class Trained:
     unreadable:          the answer that means that the true one cannot be read; None: it has none
     confidence:          weights that turn the features of an answer into the chance that it is right
                          (`texturevlm train`); None: not calibrated
+    fine_pages:          of a document, that it reads together; None: no number of its own
     """
 
     levels: str = LEVELS[0]
     coordinates: str = COORDINATES[0]
     unreadable: str | None = None
     confidence: tuple[float, ...] | None = None
+    fine_pages: int | None = None
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
@@ -49,6 +52,8 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
             wanted = f"{CONFIDENCE} numbers"
             raise ValueError(f"adapt: confidence in {TABLE} of config.json must be {wanted}, got {weights!r:.60}")
         found = replace(found, confidence=tuple(map(float, weights)))
+    if found.fine_pages is not None:
+        check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
     allowed = [one for one in coordinates if one in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)

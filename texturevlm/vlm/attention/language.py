@@ -8,7 +8,7 @@ blocks that come before it. Prompts without visual tokens, and passes of other s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,18 +19,22 @@ from torch import Tensor
 
 from texturevlm.ops import BlockLayout, KeyValueTexture
 from texturevlm.ops.hierarchical import attend_laid_out
+from texturevlm.vlm.attention.decode import LaidKeys
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
 from texturevlm.vlm.attention.options import AttentionOptions, check_attention
 from texturevlm.vlm.attention.token_order import ROW_INPUTS, visual_order
+from texturevlm.vlm.captured_decode import KnownKeys
 from texturevlm.vlm.override import Override
 
 
-def attend_hierarchically(adapter: Any, options: AttentionOptions) -> None:
+def attend_hierarchically(adapter: Any, options: AttentionOptions) -> AttentionRun:
     """Hook the language model of a bound adapter, until the adapter is restored."""
     check_attention("attend_hierarchically", adapter.config)
     if adapter.language_of(adapter.model).config._attn_implementation == IMPLEMENTATION:
         raise ValueError("attend_hierarchically: model must attend densely, got one that is hooked; detach it first")
-    adapter.also(AttentionRun(adapter, options).hooks())
+    run = AttentionRun(adapter, options)
+    adapter.also(run.hooks())
+    return run
 
 
 @dataclass(eq=False)
@@ -130,6 +134,14 @@ class AttentionRun:
         prompt.latest = latest.next_token() if latest.length < keys else latest
         return prompt.latest
 
+    def known(self, cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
+        """What a captured decoding must know of the prompts in a cache, per layer; None: they are not laid out."""
+        prompt, layers = self._prompts.get(cache), len(self.language.layers)
+        if prompt is None or len(prompt.textures) < layers:
+            return None
+        layout = self._new_layout(prompt, 1, cache.get_seq_length())
+        return [LaidKeys(layout, [prompt.textures[layer] for layer in range(layers)], self.options)] * layers
+
     def _new_layout(self, prompt: LaidPrompt, queries: int, keys: int) -> BlockLayout:
         live = prompt.live
         if live is not None:
@@ -141,6 +153,7 @@ class AttentionRun:
             keys,
             visual=prompt.visual,
             live=live,
+            padded=True,
             causal=True,
             block=own.block,
             group=own.group,

@@ -69,16 +69,15 @@ class ModelAttention:
     def is_dense(self) -> bool:
         return self.language is None and self.tower is None
 
-    def check(self, function: str, config: Any, *, captured: bool | None, reduce: Any) -> ModelAttention:
+    def check(self, function: str, config: Any, *, reduce: Any) -> ModelAttention:
         """Raise if a model with this config cannot attend so, or not beside the other options."""
         if self.language is not None:
             check_attention(function, config)
         if self.tower is not None:
             check_tower_attention(function, config)
         given = LANGUAGE if self.language is not None else TOWER
-        for name, value in (("captured", captured), ("reduce", reduce)):
-            if value and not self.is_dense:
-                raise ValueError(f"{function}: {name} must not be given with {given}, got {value!r:.60}")
+        if reduce and not self.is_dense:
+            raise ValueError(f"{function}: reduce must not be given with {given}, got {reduce!r:.60}")
         return self
 
 

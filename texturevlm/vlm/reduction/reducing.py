@@ -9,7 +9,7 @@ Tokens keep their rotary positions, DeepStack's features leave or merge with the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as List
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.reduce import PLACES, Context, Planned, ReduceStep, Reduction, planned, stage_budget
+from texturevlm.vlm.captured_decode import DenseKeys, KnownKeys
 from texturevlm.vlm.loops import query_and_key, text_rotary
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.reduction.decode import DecodeReduction, Held, Slots
@@ -37,7 +38,7 @@ WATCHED = {"keys", "received", "shallow"}  # fields of a Context behind the proj
 @contextmanager
 def reduced(
     adapter: Any, steps: List[ReduceStep], *, endings: List[int] | None = None, function: str = "reduce"
-) -> Iterator[None]:
+) -> Iterator[Reducing | None]:
     """Inside, the model of an adapter reduces the visual tokens of every prompt. One thread at a time: hold its lock.
 
     adapter: bound
@@ -45,14 +46,14 @@ def reduced(
     endings: per prompt, tokens at its end that are an answer to be judged: no reduction looks at them
     """
     if not steps:
-        yield
+        yield None
         return
     run = Reducing(adapter, steps, endings, function)
     undo: list[Any] = []
     try:
         for one in run.hooks():
             undo.append(one)
-        yield
+        yield run
     finally:
         while undo:
             undo.pop().remove()
@@ -90,6 +91,14 @@ class Reducing:
         yield self.adapter.model.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
         self._forward = Override(self.language, "forward", self._language_forward)
         yield self._forward
+
+    def known(self, cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
+        """What a captured decoding must know of the prompts in a cache, per layer; None: it must not be captured."""
+        held = self._held.get(cache)
+        if held is None or self.decoding is not None:
+            return None
+        of = {id(keys): DenseKeys.of(keys.live, keys.size) for keys in held.keys}  # layers share them
+        return [of[id(keys)] for keys in held.keys]
 
     def _generated(self, *args: Any, **kwargs: Any) -> Any:
         """`generate` may run the tower before the model: which prompts the images belong to must be known by then."""
