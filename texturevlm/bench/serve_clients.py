@@ -18,25 +18,13 @@ MOST_REQUESTS, MOST_CLIENTS, PATIENCE = 10_000, 256, 120.0
 
 
 async def send(
-    address: str,
-    path: str,
-    bodies: list[Any],
-    clients: int,
-    requests: int,
-    seconds: float = PATIENCE,
-    before: int = 0,
+    address: str, path: str, bodies: list[Any], clients: int, requests: int, seconds: float = PATIENCE
 ) -> dict[str, Any]:
-    """Send requests, `clients` at a time, none after `seconds`; returns seconds and status of each.
-
-    before: requests that are sent first, as many at a time, and not counted; the first of them alone
-    """
+    """Send requests, `clients` at a time, none after `seconds`; returns seconds and status of each."""
     if not is_loopback(urlsplit(address).hostname or ""):
         raise ValueError(f"serve_clients: address must be on this machine, got {address}")
     if not (1 <= requests <= MOST_REQUESTS and 1 <= clients <= MOST_CLIENTS):
         raise ValueError(f"serve_clients: at most {MOST_REQUESTS} requests of {MOST_CLIENTS} clients, got {requests}")
-    if before:
-        await _sent(address + path, bodies, 1, 1, PATIENCE)
-        await _sent(address + path, bodies, clients, before - 1, PATIENCE)
     return await _sent(address + path, bodies, clients, requests, seconds)
 
 

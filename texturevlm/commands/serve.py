@@ -11,7 +11,6 @@ from texturevlm.defaults import BUDGET
 
 UPSTREAM_KEY = "TEXTUREVLM_UPSTREAM_KEY"  # in the environment, so that it is in no list of processes
 TOKEN = "TEXTUREVLM_TOKEN"
-MOST_CONNECTIONS = 1024  # at once; more are answered 503
 
 
 def add_serve(commands: arguments.Commands) -> None:
@@ -38,11 +37,11 @@ def add_serve(commands: arguments.Commands) -> None:
 def _serve(options: argparse.Namespace) -> int:
     try:
         import fastapi  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError:
         raise ImportError("needs the extra serve: pip install 'texturevlm[serve]'") from None
     from texturevlm.serve.app import create_app
-    from texturevlm.serve.connections import PunctualProtocol
+    from texturevlm.serve.connections import server_of
     from texturevlm.serve.guard import is_loopback
 
     token = os.environ.get(TOKEN) or None
@@ -54,10 +53,7 @@ def _serve(options: argparse.Namespace) -> int:
     app = create_app(_settings(options, token))
     shown = f"[{options.host}]" if ":" in options.host else options.host
     print(f"http://{shown}:{options.port}/" + (f"#token={token}" if token else ""), flush=True)
-    # Questions are in the addresses of some calls, and are nobody's business: no log of accesses.
-    quiet: Any = {"log_level": "warning", "access_log": False, "server_header": False}
-    config = uvicorn.Config(app, http=PunctualProtocol, limit_concurrency=MOST_CONNECTIONS, **quiet)
-    uvicorn.Server(config).run([listening])
+    server_of(app).run([listening])
     return 0
 
 

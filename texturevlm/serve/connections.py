@@ -1,4 +1,4 @@
-"""Connections: a request whose header does not arrive in time is given up.
+"""The server's connections: their number is limited, and a request whose header does not arrive in time is given up.
 
 uvicorn waits for a header for ever, and a body is `guard.py`'s affair only after it.
 """
@@ -9,7 +9,16 @@ import asyncio
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_CONNECTIONS = 1024  # at once; more are answered 503
+
+
+def server_of(app: Any) -> uvicorn.Server:
+    """What serves an application. Questions are in some addresses and are nobody's business: accesses are not logged"""
+    quiet: Any = {"log_level": "warning", "access_log": False, "server_header": False}
+    return uvicorn.Server(uvicorn.Config(app, http=PunctualProtocol, limit_concurrency=MOST_CONNECTIONS, **quiet))
 
 
 class PunctualProtocol(H11Protocol):
