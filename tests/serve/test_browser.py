@@ -247,6 +247,8 @@ def test_errors_are_said(page):
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"not an image"})
     page.wait_for_selector("#toast.bad")
     assert "must be an image" in page.inner_text("#toast")
+    choose(page, png())
+    assert page.is_hidden("#toast")  # it was about another file
     page.goto(page.url.partition("#")[0] + "#id=nothing")
     page.reload()
     page.wait_for_selector("#toast.bad")

@@ -14,7 +14,7 @@ import { Panes } from "./panes.js";
 import { clipped, describe, percent, planned, shareLevels, wordsOf } from "./plans.js";
 import { listenToBoxes } from "./read.js";
 import { link, remember, restore, state } from "./state.js";
-import { busy, toast } from "./status.js";
+import { busy, toast, untoast } from "./status.js";
 import { fillChannels, fillStrip, markPage, markShares } from "./strip.js";
 import { changeTheme } from "./themes.js";
 import { showToken } from "./token.js";
@@ -126,6 +126,7 @@ async function openFile(file) {
   }
   const found = await busy(() => onlyFile((signal) => upload(file, signal)));
   if (!found) return;
+  untoast(); // an error of the file before
   Object.assign(state, { id: found.id, page: 0, channel: "", view: "" });
   await show({ ...found, page: 0 });
 }

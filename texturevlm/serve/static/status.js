@@ -16,11 +16,15 @@ export async function busy(work) {
   }
 }
 
+export function untoast() {
+  at("toast").hidden = true;
+}
+
 let toasted = 0;
 export function toast(text, bad = false) {
   clearTimeout(toasted);
   at("toast").textContent = text;
   at("toast").className = bad ? "toast bad" : "toast";
   at("toast").hidden = false;
-  toasted = setTimeout(() => { at("toast").hidden = true; }, bad ? 8000 : 3000);
+  toasted = setTimeout(untoast, bad ? 8000 : 3000);
 }

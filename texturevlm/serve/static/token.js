@@ -25,7 +25,7 @@ export function showToken(plan, token, image, tile) {
   facts[0].textContent = token.level.toFixed(1);
   facts[1].textContent = Math.abs(wide / tall - 1) < 0.01 ? wide.toFixed(1) : `${wide.toFixed(1)} × ${tall.toFixed(1)}`;
   facts[2].textContent = `${Math.round(wide * patch)} × ${Math.round(tall * patch)}`;
-  facts[3].textContent = token.score.toPrecision(2);
+  facts[3].textContent = token.score < 0.01 ? token.score.toExponential(1) : token.score.toPrecision(2);
   showOriginal(token, patch, image, tile, turn);
 }
 
