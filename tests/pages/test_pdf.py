@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tests.pages.papers import WORDS, paper, pdf_from, pdf_of
+from texturevlm import pdfium
 from texturevlm.cli import main
-from texturevlm.pages import is_document, open_pages, pdf
+from texturevlm.pages import is_document, open_pages
 from texturevlm.types import Texture
 
 CPU = torch.device("cpu")
@@ -84,7 +85,7 @@ def test_a_document_without_pages_and_one_of_too_many_are_refused(monkeypatch, t
     for source, name in (none, "document of"), (tmp_path / "none.pdf", ".*none.pdf"):
         with pytest.raises(ValueError, match=f"choose_pages: document must have at least one page, got none in {name}"):
             open_pages(source)
-    monkeypatch.setattr(pdf, "MOST_PAGES", 2)
+    monkeypatch.setattr(pdfium, "MOST_PAGES", 2)
     with pytest.raises(ValueError, match="choose_pages: document must have at most 2 pages, got 3"):
         open_pages(three)
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from texturevlm.pages.pdf import PdfPages, is_pdf
+from texturevlm.pages.pdf import PdfPages
+from texturevlm.pdfium import is_pdf
 from texturevlm.types import Texture
 
 

@@ -17,7 +17,7 @@ import torch
 from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
-from texturevlm.pages.pdf import MOST_PAGES
+from texturevlm.pdfium import MOST_PAGES
 from texturevlm.pipeline import Allocator
 from texturevlm.relevance import Scorer
 from texturevlm.types import Texture

@@ -12,9 +12,7 @@ import sys
 from collections import OrderedDict
 from typing import IO, Any
 
-import torch
-
-from texturevlm.pages.pdf import PdfPages
+from texturevlm.pdfium import PdfFile
 
 MOST_OPEN = 4  # documents; one that was closed is sent again
 MOST_MEMORY = 3 << 30  # bytes
@@ -39,13 +37,13 @@ def receive(file: IO[bytes]) -> tuple[dict[str, Any], bytes]:
     return header, content
 
 
-def answer(asked: dict[str, Any], content: bytes, opened: OrderedDict[str, PdfPages]) -> tuple[dict[str, Any], bytes]:
+def answer(asked: dict[str, Any], content: bytes, opened: OrderedDict[str, PdfFile]) -> tuple[dict[str, Any], bytes]:
     """Open a document, or draw a page of one that is open. Nothing asked: the process is ready."""
     key = asked.get("key")
     if key is None:
         return {}, b""
     if content:
-        opened[key] = PdfPages(content, function="upload")
+        opened[key] = PdfFile(content, function="upload")
         if len(opened) > MOST_OPEN:
             opened.popitem(last=False)
     if key not in opened:
@@ -53,16 +51,15 @@ def answer(asked: dict[str, Any], content: bytes, opened: OrderedDict[str, PdfPa
     opened.move_to_end(key)
     if "page" not in asked:
         return {"pages": len(opened[key])}, b""
-    drawn = opened[key].texture(asked["page"], asked["pixels"], torch.device("cpu")).levels[0][0]
-    pixels = (drawn * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-    return {"shape": pixels.shape}, pixels.tobytes()
+    drawn = opened[key].draw(asked["page"], asked["pixels"])
+    return {"shape": drawn.shape}, drawn.tobytes()
 
 
 def main() -> None:
     asking, answering = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not come between
     _limit_memory()
-    opened: OrderedDict[str, PdfPages] = OrderedDict()
+    opened: OrderedDict[str, PdfFile] = OrderedDict()
     while True:
         try:
             asked, content = receive(asking)

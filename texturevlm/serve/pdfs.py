@@ -18,7 +18,7 @@ from texturevlm.serve.pdf_process import receive, send
 from texturevlm.types import Texture
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent  # where the process finds this package
-START_SECONDS = 60.0  # of a process, at most: it loads torch
+START_SECONDS = 60.0  # of a process, at most, on a busy machine
 
 
 class PdfProcess:
@@ -58,10 +58,10 @@ class PdfProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
         return subprocess.Popen(
-            [sys.executable, "-m", "texturevlm.serve.pdf_process"],
+            [sys.executable, "-P", "-m", "texturevlm.serve.pdf_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+            env={**os.environ, "PYTHONPATH": paths},
         )
 
 

@@ -20,7 +20,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from texturevlm.pages.pdf import is_pdf
+from texturevlm.pdfium import is_pdf
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pdfs import SafePdf
