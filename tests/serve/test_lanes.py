@@ -143,6 +143,27 @@ def test_a_header_that_does_not_arrive_is_not_waited_for():
             assert client.get(f"{address}/api/about").status_code == 200
 
 
+def test_a_client_that_does_not_read_is_given_up():
+    class Impatient(PunctualProtocol):
+        reading_seconds = 0.3
+
+    ended = threading.Event()
+
+    async def much(scope, receive, send):
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(64):  # more than the buffers of both sides hold
+                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+        finally:
+            ended.set()
+
+    with running(much, http=Impatient, lifespan="off") as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+            assert ended.wait(10)
+
+
 def test_too_many_bytes_at_once_are_answered_429():
     app = create_app(Settings(limits=Limits(held_bytes=10_000)))
     with running(app) as address, ThreadPoolExecutor(2) as threads:

@@ -218,6 +218,20 @@ def test_limits_of_uploads():
         assert uploaded(client, small.getvalue())["size"] == [20, 20]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("/api/plan", b"{" + b" " * (1 << 20) + b"}", 413, "at most 1048576 bytes"),
+        ("/api/plan", b'{"trail": [' + b"[0,0,0]," * 30_000 + b"[0,0,0]]}", 413, "at most 100000 values"),
+        ("/v1/chat/completions", b'{"messages": [' + b"{}," * 100_000 + b"{}]}", 413, "at most 100000 values"),
+        ("/v1/chat/completions", b'{"messages": [{}], "user": "' + b"A" * (1 << 21) + b'"}', 409, "no model"),
+    ],
+)
+def test_json_that_would_stop_all_others_is_not_parsed(client, path, body, status, said):
+    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status and said in answer.json()["error"]["message"]
+
+
 def test_a_long_video_is_read_up_to_its_limit():
     with client_of(limits=Limits(video_seconds=1.0)) as client:
         assert max(uploaded(client, video(frames=12), "clip.mp4")["times"]) < 1.0

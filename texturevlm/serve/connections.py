@@ -1,6 +1,6 @@
-"""The server's connections: their number is limited, and a request whose header does not arrive in time is given up.
+"""The server's connections: their number is limited, and so is the time for which a client is waited for.
 
-uvicorn waits for a header for ever, and a body is `guard.py`'s affair only after it.
+uvicorn waits for ever for a header, and for a client that does not read its answer. A body is `guard.py`'s affair.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ def server_of(app: Any) -> uvicorn.Server:
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's own. seconds: that a header may take, from the first byte, or from the connection if it is the first"""
+    """uvicorn's own.
+
+    seconds:         that a header may take, from the first byte, or from the connection if it is the first
+    reading_seconds: that a client may take to read what was sent to it
+    """
 
     seconds = 20.0
+    reading_seconds = 120.0
     _giving_up: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -41,6 +47,16 @@ class PunctualProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._end_waiting()
+        self._end_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Not `close`, which waits until everything was read.
+        self._reading = self.loop.call_later(self.reading_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_reading()
 
     def _wait(self) -> None:
         if self._giving_up is None:  # further bytes do not begin the time anew
@@ -50,3 +66,8 @@ class PunctualProtocol(H11Protocol):
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None

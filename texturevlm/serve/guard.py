@@ -16,7 +16,9 @@ from texturevlm.serve.limits import ApiError, Limits
 
 Scope = dict[str, Any]
 OPEN_PATHS = ("/", "/static/")  # the page itself holds no secret; its calls need the token
-BODY_SLACK = 1 << 20  # of a request beyond the file in it
+UPLOAD, CHAT = "/api/images", "/v1/chat/completions"  # the calls with files in them
+BODY_SLACK = 1 << 20  # bytes of a request beyond the file in it
+MOST_PARTS = 100_000  # of JSON: values between commas and brackets. A parser of millions stops all other requests
 OSD_STYLE = "'sha256-9xTiqzfwFaL2SGb1rmr8gysEwVVjIvqWAgmZgqFqpEE='"  # that OpenSeadragon adds to the page
 HEADERS = {
     "content-security-policy": (
@@ -68,7 +70,7 @@ class Guard:
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._check(scope, headers)
-            body = _Body(receive, headers, self)
+            body = _Body(receive, scope["path"], headers, self)
             await self.app(scope, body, answer)
         except ApiError as error:
             if not answer.begun:
@@ -94,11 +96,12 @@ class Guard:
 class _Body:
     """`receive`, for a body of limited size that must arrive in time."""
 
-    def __init__(self, receive: Any, headers: dict[str, str], guard: Guard) -> None:
+    def __init__(self, receive: Any, path: str, headers: dict[str, str], guard: Guard) -> None:
         limits = guard.limits
         # A chat holds files in base64, which makes three bytes four.
-        self.receive, self.guard, self.most = receive, guard, limits.upload_bytes * 4 // 3 + BODY_SLACK
-        self.seconds, self.begun, self.arrived, self.complete = limits.seconds, 0.0, 0, False
+        files = {UPLOAD: limits.upload_bytes, CHAT: limits.upload_bytes * 4 // 3}.get(path, 0)
+        self.receive, self.guard, self.most, self.json = receive, guard, files + BODY_SLACK, path != UPLOAD
+        self.seconds, self.begun, self.arrived, self.parts, self.complete = limits.seconds, 0.0, 0, 0, False
         said = headers.get("content-length", "0")
         if not said.isdecimal() or int(said) > self.most:
             raise self._too_large()
@@ -112,12 +115,16 @@ class _Body:
             message = await asyncio.wait_for(self.receive(), max(0.0, self.begun + self.seconds - clock()))
         except TimeoutError:
             raise ApiError(408, f"the request must arrive within {self.seconds:g} s") from None
-        more = len(message.get("body", b""))
+        content = message.get("body", b"")
+        more = len(content)
         self.arrived += more
+        self.parts += sum(content.count(mark) for mark in (b",", b"[", b"{")) if self.json else 0
         self.guard.held += more
         self.complete = not message.get("more_body", False)
         if self.arrived > self.most:
             raise self._too_large()
+        if self.parts > MOST_PARTS:
+            raise ApiError(413, f"a request must have at most {MOST_PARTS} values")
         if self.guard.held > self.guard.limits.held_bytes:
             raise ApiError(429, "the server is busy: too much is sent to it at once; try again in a moment")
         return message
