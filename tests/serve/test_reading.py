@@ -9,8 +9,8 @@ from tests.serve.conftest import pdf, uploaded, video
 
 
 def big_print(text):
-    image = Image.new("RGB", (600, 400), "white")
-    ImageDraw.Draw(image).text((60, 150), text, fill="black", font=ImageFont.load_default(56))
+    image = Image.new("RGB", (300, 200), "white")
+    ImageDraw.Draw(image).text((50, 60), text, fill="black", font=ImageFont.load_default(56))
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
@@ -18,8 +18,8 @@ def big_print(text):
 
 def test_a_box_is_read_as_delivered_and_as_it_was(client):
     pytest.importorskip("rapidocr", reason="needs OCR (extra ocr)")
-    body = {"id": uploaded(client, big_print("TOTAL 4711"))["id"], "relevance": "none", "allocator": "resize"}
-    body["box"] = [40, 130, 560, 240]
+    body = {"id": uploaded(client, big_print("4711"))["id"], "relevance": "none", "allocator": "resize"}
+    body["box"] = [30, 30, 230, 170]  # nearly square: RapidOCR enlarges the shorter side
     fine = client.post("/api/read", json={**body, "budget": 300}).json()
     coarse = client.post("/api/read", json={**body, "budget": 2, "patch": 8}).json()
     assert "4711" in fine["original"] and "4711" in fine["seen"] and fine["alike"] > 0.85
