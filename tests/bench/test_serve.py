@@ -1,6 +1,7 @@
 """The load test, small, on the CPU."""
 
 import asyncio
+import subprocess
 import time
 
 import pytest
@@ -25,13 +26,24 @@ def test_a_row_that_comes_too_late_says_so():
     assert [row[:3] for row in report.rows] == [("chat", "8 clients", "failed: no time was left")]
 
 
-def test_a_row_that_fails_does_not_end_the_others():
-    report = Report("Server", "cpu", 1e9)
+def test_a_row_that_fails_does_not_end_the_others(monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback\nhttpx.ConnectError: nobody listens")
+    monkeypatch.setattr("texturevlm.bench.serve.subprocess.run", lambda *given, **options: failed)
+    report = Report("Server", "cuda", 1e9)
     rows = _Rows(report, [{}], time.monotonic() + 60)
-    rows.warm("http://127.0.0.1:1", 1)  # nobody listens there
+    rows.warm("http://127.0.0.1:1", 1)
     assert not rows.add("chat", "http://127.0.0.1:1", "/", [{}], 2)
-    assert [row.timing for row in report.rows] == [None]
-    assert report.rows[0].state.startswith("failed: the clients failed: ")
+    assert [row[1:4] for row in report.rows] == [
+        ("2 clients", "failed: the clients failed: httpx.ConnectError: nobody listens", None)
+    ]
+
+
+def test_a_row_without_an_answer_says_what_came(monkeypatch):
+    refused = {"seconds": [0.1, 0.1], "statuses": [500, 429], "all": 0.1}
+    monkeypatch.setattr(_Rows, "sent", lambda *given: refused)
+    report = Report("Server", "cpu", 1e9)
+    assert not _Rows(report, [{}], 0.0).add("chat", "http://127.0.0.1:1", "/", [{}], 2)
+    assert report.rows[0].state == "none was answered 200, got {500: 1, 429: 1}"
 
 
 @pytest.mark.parametrize("address", ["http://10.0.0.1:80", "http://example.com", "http://0.0.0.0:1"])

@@ -36,7 +36,7 @@ from texturevlm.draw import to_pil
 
 CLIENTS, QUICK_CLIENTS = (1, 8, 32), (1, 4)
 REQUESTS, GPU_REQUESTS, QUICK_REQUESTS = 96, 256, 8  # per row
-ROW_SECONDS, GPU_ROW_SECONDS = 40.0, 7.0  # after which a row sends no more
+ROW_SECONDS, GPU_ROW_SECONDS = 40.0, 6.0  # after which a row sends no more
 GPU_SECONDS = 75.0  # of all rows; loading Python's modules comes before it
 LEAST_SECONDS = 2.0  # that a row needs
 LONGEST = 600.0  # seconds of a row, with the answers to what was sent
