@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from texturevlm.pages.pdf import PdfPages, is_pdf
+from texturevlm.image import check_header
+from texturevlm.pages.pdf import MOST_PAGES, PdfPages, is_pdf
 from texturevlm.types import Texture
+from texturevlm.virtual.opening import open_if_paged
 
 
 @runtime_checkable
@@ -30,6 +33,12 @@ class ImagePages:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def check_files(self) -> None:
+        """Refuse a file that is no image before pages are read, which takes long; pixels are not read."""
+        for image in self.images:
+            if not (isinstance(image, (str, os.PathLike)) and open_if_paged(image) is not None):
+                check_header(image)
 
     def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
         """The image as it is: its mip levels serve every resolution."""
@@ -56,6 +65,8 @@ def open_pages(source: Any, *, function: str = "choose_pages") -> Pages:
     if isinstance(source, (list, tuple)):
         if not source:
             raise ValueError(f"{function}: document must have at least one page, got an empty list")
+        if len(source) > MOST_PAGES:
+            raise ValueError(f"{function}: document must have at most {MOST_PAGES} pages, got a list of {len(source)}")
         return ImagePages(source)
     if is_pdf(source):
         return PdfPages(source, function=function)
