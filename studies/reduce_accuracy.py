@@ -6,11 +6,12 @@
 
 A reduced condition chooses twice the budget, and the model reduces it to the budget: twice as many tokens chosen by a
 question, or the page resized to twice as many. It is compared, question by question, with the same choice of as many
-tokens as stay, and with random tokens. DATA is the file of answers, or a folder of such files, one per data set.
+tokens as stay, and with random tokens. DATA is the file of answers, or a folder of such files. Files with the same
+settings and questions are parts of one run (`--allocators auto` in one process, `--allocators resize` in another).
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -30,20 +31,32 @@ Rows = dict[int, AnswerRow]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """One record per file of answers."""
+    """One record per run."""
     path: Path = options.data
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"DATA must be a file of answers, or a folder of them, got {path}, which has none")
-    return {"runs": [run_of(file, options.limit) for file in files]}
+    return {"runs": [run_of(one, options.limit) for one in joined(AnswerRows.read(file) for file in files)]}
 
 
-def run_of(file: Path, limit: int | None = None) -> dict[str, Any]:
+def joined(parts: Iterable[AnswerRows]) -> list[AnswerRows]:
+    """One per settings and questions. An answer that two parts have is that of the first."""
+    found: list[AnswerRows] = []
+    for part in parts:
+        same = [one for one in found if (one.settings, one.questions) == (part.settings, part.questions)]
+        if not same:
+            found.append(part)
+        for condition, rows in part.rows.items():
+            for one in same:
+                one.rows[condition] = rows | one.rows.get(condition, {})
+    return found
+
+
+def run_of(answers: AnswerRows, limit: int | None = None) -> dict[str, Any]:
     """The settings of a run, and one record per choice of tokens and budget."""
-    answers = AnswerRows.read(file)
     every = {one: rows for one, rows in answers.rows.items() if rows and one.kind == CHOSEN}
     if not any(one.reduce for one in every):
-        raise ValueError(f"DATA must be the answers of a run with --reduce, got {file}, which has none")
+        raise ValueError(f"DATA must be the answers of a run with --reduce, got {answers.path}, which has none")
     if limit is not None:
         every = {one: {n: row for n, row in rows.items() if n < limit} for one, rows in every.items()}
     pages = [page for _, page in answers.questions]

@@ -65,6 +65,11 @@ def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
     assert "Random weights" in (tmp_path / "reduce.md").read_text()
 
 
+def test_a_row_says_why_its_further_tokens_came_from_no_graph():
+    row = bench.Measured("tome", "", first_ms=3.0, next_ms=2.0, eager="the capture failed: no")
+    assert row.cells()[5] == "2.0, no graph: the capture failed: no"
+
+
 def test_what_fails_or_comes_too_late_has_a_row(monkeypatch):
     def broken(adapter, image, way, decode):
         raise ValueError("no room\nand more")

@@ -243,6 +243,16 @@ def test_vscan_has_a_global_and_a_local_half():
     assert sum(len(own) for own in groups(found).values()) == 16  # the rest is merged, not dropped
 
 
+def test_vscan_takes_the_best_of_each_window_beside_what_is_attended_to():
+    """Sixteen windows of four tokens: deep attention is at the first of each, shallow attention at the last."""
+    position = torch.tensor([[0, y, x] for y in range(8) for x in range(8)]).float()
+    odd = position[:, 1:] % 2
+    received, shallow = (odd.sum(-1) == 0).float(), (odd.sum(-1) == 2).float()
+    more = {"received": received, "shallow": shallow, "keys": torch.ones(1, 64, 4)}
+    kept = stage("vscan")(plain_context(torch.randn(64, 3), position=position, **more), 32).kept
+    assert kept.tolist() == (received + shallow).nonzero()[:, 0].tolist()
+
+
 def test_aim_ranks_by_what_others_attend_to():
     """Everyone attends to token 2, which attends to token 0."""
     keys = torch.tensor([[[0.0, 1], [0, 0], [1, 0], [0, 0]]])
@@ -311,6 +321,11 @@ def test_pace_shows_the_same_area_more_coarsely():
     assert (first.tolist(), wide.tolist()) == ([[0.0, 0.0]], [2])
     quarters = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).repeat_interleave(2, 0).repeat_interleave(2, 1)
     assert torch.equal(pixels[0], quarters.expand(3, 4, 4))
+
+
+def test_pace_behind_the_tower_keeps_what_it_attends_to():
+    received = torch.tensor([0.1, 0.9, 0.2, 0.8])
+    assert stage("pace", 1)(plain_context(torch.randn(4, 3), received=received), 2).kept.tolist() == [1, 3]
 
 
 def test_pvc_explains_what_the_first_pass_left_out():

@@ -20,8 +20,8 @@ SCORES = {
 }
 
 
-def run(folder, scores, name="sroie"):
-    rows = AnswerRows.open(folder / f"{name}.jsonl", {"data set": name, "model": "reader"}, QUESTIONS)
+def run(folder, scores, name="sroie", part=""):
+    rows = AnswerRows.open(folder / f"{name}{part}.jsonl", {"data set": name, "model": "reader"}, QUESTIONS)
     for condition, values in scores.items():
         rows.add(condition, {n: AnswerRow(float(value), value - 2.0, 16, True) for n, value in enumerate(values)})
     return rows.path
@@ -53,6 +53,18 @@ def test_a_folder_of_data_sets(tmp_path, capsys):
     assert [one["settings"]["data set"] for one in found] == ["funsd", "sroie"]
     assert found[0]["choices"][0]["alone"]["questions"] == 4
     assert "## funsd" in capsys.readouterr().out
+
+
+def test_parts_of_one_run(tmp_path):
+    """By two processes, one per choice of tokens: as by one."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, SCORES)
+    for part in ("auto", "resize"):
+        run(parts, {one: values for one, values in SCORES.items() if one.allocator in (part, "")}, part=part)
+    for folder in (whole, parts):
+        assert main([str(folder), "--out", str(folder / "out")]) == 0
+    found = [json.loads((one / "out" / "reduce-accuracy.json").read_text())["runs"] for one in (whole, parts)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

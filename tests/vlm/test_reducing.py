@@ -66,9 +66,9 @@ def test_a_batch_is_as_one_prompt_after_the_other(adapter, method):
     steps = steps_of("ask", method, 5)
     found = logits(adapter, inputs, steps)
     for sample in range(2):
-        alone = _sample(adapter, inputs, sample)
-        expected = logits(adapter, alone, steps)
+        expected, counts = logits_and_counts(adapter, _sample(adapter, inputs, sample), steps)
         torch.testing.assert_close(found[sample, -1], expected[0, -1], atol=1e-4, rtol=1e-4)
+        assert counts[-1] == (5 if "decode" not in METHODS[method].acts else (COUNT, 9)[sample])
 
 
 def _sample(adapter, inputs, sample):
@@ -103,18 +103,22 @@ def test_eager_attention_is_as_sdpa(adapter, method, monkeypatch):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def kept_counts(adapter, inputs, steps):
-    """Visual tokens that each layer has."""
+def logits_and_counts(adapter, inputs, steps):
+    """Of one prompt; visual tokens that each layer has."""
     counts = []
     hooks = [
         layer.register_forward_pre_hook(lambda _, args: counts.append(args[0].shape[1]))
         for layer in adapter.language_of(adapter.model).layers
     ]
-    logits(adapter, inputs, steps)
+    found = logits(adapter, inputs, steps)
     for one in hooks:
         one.remove()
     words = int(text_of(inputs).sum())
-    return [count - words for count in counts]
+    return found, [count - words for count in counts]
+
+
+def kept_counts(adapter, inputs, steps):
+    return logits_and_counts(adapter, inputs, steps)[1]
 
 
 def test_layers_have_as_many_tokens_as_were_asked_for(adapter):

@@ -65,6 +65,7 @@ class AttentionCase:
 def bench_attention(device: str | None = None, *, quick: bool = False) -> Report:
     """Time prefill and decode by hierarchical and by dense attention; `quick` takes two small sizes."""
     report = begin(__name__, "Attention", device, quick)
+    add_page(report)
     sizes: dict[str, int] = {"heads": 4, "shared": 2, "width": 16} if quick else {}
     for tokens in (64, 273) if quick else VISUAL_TOKENS:
         case = AttentionCase.of(tokens, report.device, **sizes)
@@ -74,7 +75,6 @@ def bench_attention(device: str | None = None, *, quick: bool = False) -> Report
         _decode(report, case, tokens)
         if tokens == RELATED or quick:
             _relatives(report, case, tokens)
-    add_page(report)
     report.notes += [*error_notes(report.device, quick), *trained_notes(report.device, quick)]
     return report
 

@@ -60,8 +60,11 @@ def add_page(report: Report) -> None:
                 add_row(report, f"{work}, each further token", by, step, slow=True)
                 calls[by] = operations(step)
                 del step  # its cache is large
-                replayed = captured_next_token(adapter, inputs, dense_keys if run is None else run.known)
-                add_row(report, f"{work}, each further token", f"{by}, from a graph", replayed)
+                decode, replayed = captured_next_token(adapter, inputs, dense_keys if run is None else run.known)
+                replayed()
+                assert decode.replay is not None
+                how = "from a graph" if decode.replay.reason is None else f"no graph: {decode.replay.reason}"
+                add_row(report, f"{work}, each further token", f"{by}, {how}", replayed)
     adapter.restore()
     listed = ", ".join(f"{count} ({by})" for by, count in calls.items())
     layers = len(adapter.language_of(adapter.model).layers)
@@ -102,8 +105,10 @@ def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:
     return step
 
 
-def captured_next_token(adapter: QwenAdapter, inputs: dict[str, Tensor], known_of: KnownOf) -> Any:
-    """The same from a graph, token after token."""
+def captured_next_token(
+    adapter: QwenAdapter, inputs: dict[str, Tensor], known_of: KnownOf
+) -> tuple[CapturedDecode, Any]:
+    """The same from a graph, token after token, and what has that graph."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=adapter.model.config.get_text_config())
@@ -119,4 +124,4 @@ def captured_next_token(adapter: QwenAdapter, inputs: dict[str, Tensor], known_o
     def step() -> int:
         return int(decode(following, position)[0].argmax())
 
-    return step
+    return decode, step

@@ -26,7 +26,8 @@ KnownOf = Callable[[Any, Mapping[str, Any]], list[KnownKeys] | None]
 
 # Options of `generate` under which its model must run itself.
 BY_THE_MODEL = ("output_attentions", "output_hidden_states", "assistant_model", "prompt_lookup_num_tokens")
-MOST = 4096  # slots behind a captured prefill: what may need more is decoded by the model itself
+# Slots behind a captured prefill, and new tokens behind another: what may need more is decoded by the model itself.
+MOST = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,7 @@ def decoded_by_graph(
     options: of that `generate`
     """
     new, steps, read = most_new_tokens(model, options), None, None
+    new = None if new is None or new > MOST else new
 
     def step(*args: Any, **kwargs: Any) -> Any:
         nonlocal steps, read
@@ -142,7 +144,7 @@ def decoded_by_graph(
         cache = getattr(found, "past_key_values", None)
         if steps is None and new is not None and cache is not None:
             caches = [one for layer in cache.layers for one in (layer.keys, layer.values)]
-            known = known_of(cache, kwargs) if _has_room(caches) else None
+            known = known_of(cache, kwargs) if _has_room(caches, new) else None
             if known is not None:
                 read, steps = (
                     (caches, known, new),
@@ -168,13 +170,14 @@ def dense_keys(cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
     return [DenseKeys.of(live)] * len(cache.layers)
 
 
-def _has_room(caches: Sequence[Tensor]) -> bool:
-    """Whether the GPU has room for copies of keys and values, and as much again."""
+def _has_room(caches: Sequence[Tensor], new: int) -> bool:
+    """Whether the GPU has room for copies of keys and values with so many new ones, and as much again."""
     device = caches[0].device
     if device.type != "cuda":
         return True
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return 2 * sum(one.numel() * one.element_size() for one in caches) < free
+    slots = (one.numel() // one.shape[2] * (one.shape[2] + new) * one.element_size() for one in caches)
+    return 2 * sum(slots) < free
 
 
 class GraphSteps:

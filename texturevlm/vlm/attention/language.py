@@ -135,10 +135,10 @@ class AttentionRun:
         return prompt.latest
 
     def known(self, cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
-        """What a captured decoding must know of the prompts in a cache, per layer; None: they are not laid out."""
+        """What a captured decoding must know of the prompts in a cache, per layer; None: it must not be captured."""
         prompt, layers = self._prompts.get(cache), len(self.language.layers)
-        if prompt is None or len(prompt.textures) < layers:
-            return None
+        if prompt is None or len(prompt.textures) < layers or self.options.kind == "latent":
+            return None  # not laid out; or eigenvectors, for which the host waits
         layout = self._new_layout(prompt, 1, cache.get_seq_length())
         return [LaidKeys(layout, [prompt.textures[layer] for layer in range(layers)], self.options)] * layers
 
