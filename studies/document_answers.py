@@ -1,12 +1,12 @@
 """Answers of a model to questions about fifty pages, by how many pages are seen finely, and together or apart.
 
-    python -m studies.document_answers DATA --out DIR [--limit N] [--files N] [--tokens N,N] [--model M] [--device D]
-        [--seconds S]
+    python -m studies.document_answers DATA --out DIR [--limit N] [--files N] [--tokens N,N] [--together] [--model M]
+        [--device D] [--seconds S]
 
 DATA is a folder like docvqa_half; its train pages are bound into PDFs of 50 pages, as for studies.documents. The first
 --limit questions of each file are answered with each number of fine pages: with all of them in one prompt, and with
 each page in a prompt of its own, of which the likeliest answer counts; and with one page beside the sheet of the
-others. All ways spend the same tokens.
+others. All ways spend the same tokens. --together leaves out all ways but the first, which is what `ask` does.
 """
 
 import argparse
@@ -82,8 +82,8 @@ class Question:
     coarse: Callable[[int], Texture]
 
 
-def prompts_for(vlm: VLM, question: Question, budget: int) -> Iterator[Prompt]:
-    """All ways to spend a budget on a question."""
+def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = False) -> Iterator[Prompt]:
+    """All ways to spend a budget on a question; together: only those that `ask` has."""
     sights, opened = question.sights, question.opened
 
     def prompt(way: str, parts: Sequence[Opened], numbered: bool = False) -> Prompt:
@@ -104,9 +104,11 @@ def prompts_for(vlm: VLM, question: Question, budget: int) -> Iterator[Prompt]:
         parts = traverse(items, budget=budget, most=fine, patch=vlm.adapter.side)
         some = "1 page" if fine == 1 else f"{fine} pages"
         yield prompt(f"{some}, together", parts)
-        if fine > 1:
+        if fine > 1 and not together:
             yield prompt(f"{some}, together, numbered", parts, numbered=True)
             yield from (prompt(f"{some}, apart", [one]) for one in parts)
+    if together:
+        return
     yield prompt("1 page, beside the sheet", _beside_sheet(vlm, items, sights, budget))
     top = best(sights)
     yield prompt("the top page, resized", [resized(top[0], budget, opened(top[0])[0])])
@@ -144,14 +146,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     progress = Progress(sum(min(asked, len(file)) for file in files) * len(options.tokens), "questions")
     with tempfile.TemporaryDirectory() as folder:
         for number, file in enumerate(files):
+            if time.monotonic() > end:
+                break
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
-            rows += _file(vlm, file, open_pages(path), asked, options.tokens, end, progress)
+            rows += _file(vlm, file, open_pages(path), options, end, progress)
     return {"rows": rows, "files": len(files), "model": options.model, "device": str(vlm.device)}
 
 
 def _file(
-    vlm: VLM, file: Sequence[Sample], pages: Pages, limit: int, budgets: Sequence[int], end: float, progress: Progress
+    vlm: VLM, file: Sequence[Sample], pages: Pages, options: argparse.Namespace, end: float, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """A row per question and budget: what each way says. end: when nothing new begins"""
 
@@ -159,7 +163,8 @@ def _file(
         texture = pages.texture(index, FINE_PIXELS, vlm.device).mipmapped()
         return texture, find_relevance(texture, question, patch=vlm.adapter.side, relevance="scout")
 
-    texts = [sample.question for sample in file[:limit]]
+    texts = [sample.question for sample in file[: options.limit or QUESTIONS]]
+    ways_of = partial(prompts_for, vlm, together=options.together)
     every = scouted(pages, texts, patch=vlm.adapter.side, device=vlm.device)
     coarse = cache(lambda index: pages.texture(index, PIXELS, vlm.device).mipmapped())
     for first in range(0, len(texts), AT_ONCE):
@@ -167,8 +172,8 @@ def _file(
             return
         some = range(first, min(first + AT_ONCE, len(texts)))
         questions = {at: Question(texts[at], every[at], cache(partial(opened, texts[at])), coarse) for at in some}
-        for budget in budgets:
-            each = {at: list(prompts_for(vlm, question, budget)) for at, question in questions.items()}
+        for budget in options.tokens:
+            each = {at: list(ways_of(question, budget)) for at, question in questions.items()}
             asked = [(one, file[at].answers) for at, own in each.items() for one in own]
             said = iter(answered(vlm, *zip(*asked)))
             for at, own in each.items():
@@ -218,6 +223,7 @@ main = study_main(
     MODEL,
     option("--files", type=int, default=2, metavar="N", help="of 50 pages (default: 2)"),
     option("--tokens", type=counts, default=BUDGETS, metavar="N,N", help="(default: 273,1024)"),
+    option("--together", action="store_true", help="only what `ask` does: all fine pages in one prompt"),
     DEVICE,
     SECONDS,
 )

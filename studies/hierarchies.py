@@ -1,4 +1,4 @@
-"""Hierarchies that a budget cuts: groups with shared parents (`dag`) and a tree of tiles (`quadtree`); and `layers`.
+"""Hierarchies that a budget cuts: groups with shared parents (`dag`), trees of clusters and of tiles; and `layers`.
 
     python -m studies.hierarchies DATA --out DIR [--limit N]
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from studies.cluster_tree import cluster_tree
 from studies.study import evenly, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.value import cracks, delivered_scale
@@ -34,7 +35,7 @@ SCORERS = ("scout", "none")
 TUNED = 60  # pages of an even selection, which the settings of `dag` were chosen on
 PAGES = 48
 BASELINE = "dag"
-WAYS = {name: ALLOCATORS[name] for name in (BASELINE, "quadtree", "layers")}
+WAYS = {"cluster_tree": cluster_tree, **{name: ALLOCATORS[name] for name in (BASELINE, "quadtree", "layers")}}
 MEASURES = ("value", "legibility", "cracks", "holes")
 
 
@@ -103,7 +104,8 @@ def report(found: dict[str, Any]) -> str:
         "Value: the share of the relevant content that is legible. Legibility: expected of the answer, from its height "
         "and the scale at its centre. Cracks: of neighbouring cells with ink, the share where one is shown at least "
         f"twice as finely as the other. Behind each number the difference to `{BASELINE}`, paired by page, with "
-        "its 95% interval.",
+        "its 95% interval. `cluster_tree` is a tree in which a cluster is cut only inside its parent "
+        "(studies/cluster_tree.py).",
         markdown_table(heads, list(lines(found["rows"]))),
         provenance(found),
     )

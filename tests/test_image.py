@@ -17,7 +17,7 @@ from PIL import Image, ImageFile, features
 
 from tests.conftest import worst
 from texturevlm import Texture, image, staging
-from texturevlm.image import MAX_PIXELS
+from texturevlm.image import MAX_PIXELS, check_header
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -479,3 +479,16 @@ def test_bytes_and_urls_without_a_picture_are_named(server):
     for scheme in ("file:///etc/passwd", "ftp://example.org/a.png"):
         with pytest.raises(ValueError, match=f"must be a path or a URL of http, https or data, got {scheme}"):
             Texture.open(scheme)
+
+
+def test_a_header_is_checked_without_reading_pixels_or_the_network(tmp_path):
+    (tmp_path / "text.txt").write_text("no image")
+    with pytest.raises(ValueError, match=r"text\.txt is not an image"):
+        check_header(tmp_path / "text.txt")
+    for unread in ("https://localhost:1/x.png", "data:image/png;base64,AAAA", np.zeros((2, 2)), None):
+        check_header(unread)
+    Image.fromarray(noise(40, 40)).save(tmp_path / "cut.png")
+    cut = (tmp_path / "cut.png").read_bytes()[:800]
+    check_header(cut)  # damaged pixels, which only reading them tells
+    with pytest.raises(ValueError, match="source of 800 bytes"):
+        Texture.open(cut)

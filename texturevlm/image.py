@@ -107,6 +107,14 @@ def _opened(file: Path | io.BytesIO, name: str) -> Image.Image:
         raise ValueError(f"Texture.open: {name} cannot be read: {error}") from error
 
 
+def check_header(source: Any) -> None:
+    """Refuse a file on this machine, or bytes, that is no image, by its header alone; all else is not looked at."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        _opened(io.BytesIO(source), f"source of {len(source)} bytes").close()
+    elif isinstance(source, (str, os.PathLike)) and not (is_url(source) or SCHEMES.match(os.fspath(source))):
+        _opened(Path(source), os.fspath(source)).close()
+
+
 def _by_pages(name: str) -> str:
     return f"make it readable by pages: texturevlm pyramid {name if os.path.isfile(name) else 'FILE'}"
 

@@ -6,13 +6,20 @@ import torch
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm import choose_pages
 from texturevlm.pages import choose, open_pages, upright
+from texturevlm.pages.kept import KeptPages
 from texturevlm.pages.scouting import page_worth
 from texturevlm.scout import encode, load_scout
 
 
 @pytest.fixture(scope="module")
-def document():
+def file():
     return pdf_of([paper(word) for word in WORDS])
+
+
+@pytest.fixture(scope="module")
+def document(file):
+    """Pages that the scout reads once for all tests."""
+    return KeptPages(open_pages(file))
 
 
 @pytest.mark.parametrize("number", [2, 6])
@@ -23,12 +30,12 @@ def test_the_page_that_names_the_word_wins(document, number):
     assert sum(one.tokens for one in found) <= 48
 
 
-def test_only_pages_that_win_are_rendered_finely(document):
+def test_only_pages_that_win_are_rendered_finely(file):
     asked = []
 
     class Watched:
         def __init__(self):
-            self.pages = open_pages(document)
+            self.pages = open_pages(file)
 
         def __len__(self):
             return len(self.pages)
@@ -39,7 +46,7 @@ def test_only_pages_that_win_are_rendered_finely(document):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "open_pages", lambda document: Watched())
-        found = choose_pages(document, "umbrella", budget=32, fine_pages=2, relevance="none")
+        found = choose_pages(file, "umbrella", budget=32, fine_pages=2, relevance="none")
     fine = [index for index, pixels in asked if pixels == choose.FINE_PIXELS]
     assert len(fine) <= 2 and {one.numbers[0] - 1 for one in found} <= set(fine)
     assert len(asked) - len(fine) == len(WORDS)

@@ -51,9 +51,14 @@ def test_units_are_numbered_source_by_source():
         ([[]], ValueError, "document must have at least one page, got an empty list"),
         ([b"%PDF-1.4 nothing"], ValueError, "HierarchicalResourceAllocator: .*"),
         ([["x.png"] * 600, ["y.png"] * 600], ValueError, "at most 1000 units together, got 1200"),
+        ([["x.png"] * 1001], ValueError, "document must have at most 1000 pages, got a list of 1001"),
+        ([pdf_of(papers(0)), "x.png"], FileNotFoundError, "no such file: x.png"),
+        ([pdf_of(papers(0)), b"text"], ValueError, "source of 4 bytes is not an image"),
+        ([papers(0), [paper(WORDS[0]), "x.png"]], FileNotFoundError, "no such file: x.png"),
     ],
 )
-def test_what_is_refused_before_anything_is_read(given, error, message):
+def test_what_is_refused_before_anything_is_read(given, error, message, monkeypatch):
+    monkeypatch.setattr("texturevlm.pages.choose.scouted", None)
     with pytest.raises(error, match=message):
         HierarchicalResourceAllocator().spend(given, "what?")
 
@@ -71,6 +76,7 @@ def test_the_command_spends_one_budget_on_images_and_pages(tmp_path, capsys):
     assert main([*given, "--fine-pages", "1"]) == 0
     first, sheet = json.loads(capsys.readouterr().out)
     assert first["pages"] == [{"file": str(tmp_path / "report.pdf"), "page": 2}] and len(sheet["pages"]) == 2
-    for more, wanted in (("--turn", "90"), "--turn must be 0"), (("--regions", "sam"), "--regions takes images"):
-        assert main([*given, *more]) == 2
+    refused = {"--turn 90": "--turn must be 0", "--regions sam": "--regions takes images"}
+    for more, wanted in {**refused, "--fine-pages 21": "--fine-pages must be between 1 and 20"}.items():
+        assert main([*given, *more.split()]) == 2
         assert wanted in capsys.readouterr().err

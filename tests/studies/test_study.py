@@ -32,6 +32,7 @@ SHARED = (
     "__init__",
     "asking",
     "baselines",
+    "cluster_tree",
     "held_out",
     "place_measures",
     "region_canvases",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import FINE_PAGES
+from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +77,7 @@ def _pages(
     options: argparse.Namespace, allocator: str, relevance: str, device: "torch.device"
 ) -> tuple[list[str], list[int]]:
     """The pages and images that get tokens, as JSON with files and page numbers, and how many each gets."""
+    from texturevlm.check import check_count
     from texturevlm.pages import HierarchicalResourceAllocator
 
     for name, got, wanted in (("--turn", options.turn, 0), ("--balance", options.balance, "even")):
@@ -84,9 +85,11 @@ def _pages(
             raise ValueError(f"{name} must be {wanted} with a PDF, got {got}")
     if options.regions is not None:
         raise ValueError(f"--regions takes images, got {options.regions} with a PDF")
+    fine = FINE_PAGES if options.fine_pages is None else options.fine_pages
+    check_count("allocate", "--fine-pages", fine, 1, MOST_FINE_PAGES)
     how = HierarchicalResourceAllocator(
         budget=options.budget,
-        fine_pages=options.fine_pages or FINE_PAGES,
+        fine_pages=fine,
         patch=options.patch,
         allocator=allocator,
         relevance=relevance,

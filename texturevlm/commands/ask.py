@@ -104,7 +104,7 @@ def _ask(options: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
     if document:
-        with arguments.announced(f"reading {len(given)} pages"):
+        with arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}"):
             seen = session.about(question, model.choosing(**own)).tokens_by_page
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(seen.items()))
         print(f"pages seen (tokens of each): {counts}", file=sys.stderr)

@@ -14,7 +14,7 @@ from texturevlm.allocate.search import OVERVIEW
 from texturevlm.allocate.traverse import Item, traverse
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, MOST_FINE_PAGES, PATCH, RELEVANCE
-from texturevlm.pages.document import Pages, open_pages
+from texturevlm.pages.document import ImagePages, Pages, open_pages
 from texturevlm.pages.kept import KeptPages
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
@@ -79,6 +79,8 @@ def choose_pages(
     scorer = find_scorer("choose_pages", relevance, question)
     turn = check_turn("choose_pages", turn)
     pages, place = open_pages(document), torch.device(device)
+    if isinstance(pages, ImagePages):
+        pages.check_files()
     if turn != 0:
         pages = pages.upright(turn) if isinstance(pages, KeptPages) else UprightPages(pages, turn)
     asked = "" if scorer.name in UNASKED else question

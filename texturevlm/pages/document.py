@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from texturevlm.image import check_header
 from texturevlm.pages.pdf import PdfPages
-from texturevlm.pdfium import is_pdf
+from texturevlm.pdfium import MOST_PAGES, is_pdf
 from texturevlm.types import Texture
+from texturevlm.virtual.opening import open_if_paged
 
 
 @runtime_checkable
@@ -31,6 +34,12 @@ class ImagePages:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def check_files(self) -> None:
+        """Refuse a file that is no image before pages are read, which takes long; pixels are not read."""
+        for image in self.images:
+            if not (isinstance(image, (str, os.PathLike)) and open_if_paged(image) is not None):
+                check_header(image)
 
     def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
         """The image as it is: its mip levels serve every resolution."""
@@ -57,6 +66,8 @@ def open_pages(source: Any, *, function: str = "choose_pages") -> Pages:
     if isinstance(source, (list, tuple)):
         if not source:
             raise ValueError(f"{function}: document must have at least one page, got an empty list")
+        if len(source) > MOST_PAGES:
+            raise ValueError(f"{function}: document must have at most {MOST_PAGES} pages, got a list of {len(source)}")
         return ImagePages(source)
     if is_pdf(source):
         return PdfPages(source, function=function)

@@ -87,6 +87,9 @@ class HierarchicalResourceAllocator:
         bound = BoundPages(parts)
         if len(bound) > MOST_PAGES:
             raise ValueError(f"{name}: sources must have at most {MOST_PAGES} units together, got {len(bound)}")
+        for part in parts:
+            if isinstance(part, ImagePages):
+                part.check_files()
         found = choose_pages(
             bound,
             question,
