@@ -34,10 +34,13 @@ def test_units_by_several_workers(tmp_path, monkeypatch):
     """Wall clock of what comes after each worker has begun."""
     monkeypatch.setattr(corpus_pools, "find_spec", lambda name: None)
     found = reports.begin("texturevlm.bench.corpus", "Corpus", "cpu", True)
-    corpus_pools.processes(found, "files", "2 processes", bench._files(tmp_path / "in", 8), 2, 1)
+    corpus_pools.processes(found, "files", "2 processes", bench._files(tmp_path / "in", 8), 2, 1, beside_decoding=True)
     corpus_pools.ray_workers(found)
-    assert found.rows[0].timing.median > 0 and found.notes[0].startswith("6 files, 2 processes: ")
-    assert found.rows[1].state == "not installed"
+    alone, whole, ray = found.rows
+    assert (alone.work, alone.state) == ("files: reading and decoding", "alone") and alone.timing.median > 0
+    assert whole.timing.median > 0 and whole.bar == pytest.approx(alone.timing.median / 0.85)
+    assert " files, 2 processes: " in found.notes[0] and "of its slowest stage alone (bar: 85%)" in found.notes[0]
+    assert ray.state == "not installed"
 
 
 @pytest.mark.gpu

@@ -29,6 +29,7 @@ def test_a_folder_with_a_bad_image(tmp_path, capsys):
         r"2/2 units, 5 images at [\d.]+ images/s \(read .*\(bottleneck\).*\), 1 errors, 0:00 to go", said.err
     )
     assert str(tmp_path / "out" / "errors") in said.err and (tmp_path / "out" / "report.html").is_file()
+    assert f"report: {tmp_path / 'out' / 'report.html'}" in said.out
     assert main(["corpus", str(source), "--out", str(tmp_path / "out"), *FAST]) == 0
     assert "2 of 2 units were done before" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -9,6 +10,8 @@ from torch.utils.data import DataLoader
 import texturevlm as tv
 from tests.corpus import content, fill, made
 from texturevlm import corpus
+from texturevlm.corpus import parquet_file
+from texturevlm.corpus.rows import Row
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
 FORMATS = ("parquet", "webdataset", "safetensors")
@@ -154,3 +157,25 @@ def test_patches_of_another_side_are_refused(opened):
     with pytest.raises(ValueError, match=r"processor: allocation must have patches of 32 for this model, got 8"):
         chosen(images=[[opened[0]["patches"]]], text=[f"{chosen.image_token} what"], return_tensors="pt")
     chosen.detach()
+
+
+def test_a_row_of_parquet_is_read_without_many_others(tmp_path, monkeypatch):
+    """A group holds 16 rows, or fewer if they are large; rows are the same whatever they were added with."""
+    monkeypatch.setattr(parquet_file, "GROUP_BYTES", 1000)
+    sizes = [400, 400, 400, *[10] * 20, 2000, 5]
+    rows = [
+        Row(str(at), "", (8, 8), "", np.zeros((1, 7), np.float32), np.full(size, at, np.uint8), {})
+        for at, size in enumerate(sizes)
+    ]
+    for name, step in (("one.parquet", 1), ("many.parquet", 7)):
+        writer = parquet_file.ParquetWriter(tmp_path / name, {}, "uint8")
+        for first in range(0, len(rows), step):
+            writer.add(rows[first : first + step])
+        writer.close()
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "many.parquet").read_bytes()
+    with (tmp_path / "one.parquet").open("rb") as file:
+        reader = parquet_file.ParquetReader(file)
+        groups = [reader.file.metadata.row_group(group).num_rows for group in range(reader.file.num_row_groups)]
+        assert groups == [3, 16, 5, 1] and len(reader) == len(rows)
+        for number in reversed(range(len(rows))):
+            assert reader[number].key == str(number) and (reader[number].payload == rows[number].payload).all()

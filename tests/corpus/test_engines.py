@@ -14,7 +14,7 @@ from texturevlm.corpus import pools, ray_pool, worker
 from texturevlm.corpus.build import gpu_workers
 from texturevlm.corpus.choose import Chooser
 from texturevlm.corpus.decode import DECODERS
-from texturevlm.corpus.recipe import Recipe
+from texturevlm.corpus.recipe import VERSION, Recipe
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
 serve = pools._serve
@@ -138,7 +138,7 @@ def test_how_many_processes_share_a_gpu(monkeypatch, gpus, cores, gigabytes, mod
 def test_another_version_on_a_node_is_refused(source, tmp_path, monkeypatch):
     made(source, tmp_path / "out")
     monkeypatch.setattr(worker, "VERSION", 77)
-    with pytest.raises(ValueError, match=r"must make version 2 of the bytes, as the plan says, and .* here makes 77"):
+    with pytest.raises(ValueError, match=rf"version {VERSION} of the bytes, as the plan says, and .* here makes 77"):
         worker.UnitWorker(str(tmp_path / "out"))
 
 

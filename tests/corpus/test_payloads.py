@@ -100,9 +100,8 @@ def test_a_wrong_codebook_is_refused_and_leaves_nothing(source, model, tmp_path,
     assert main([*given, "--workers", "1"]) == 2
     assert "path must be a file from Codebook.save" in capsys.readouterr().err.splitlines()[-1] and not out.exists()
     book_of(adapter, path, digest="0" * 64)
-    for workers in ("0", "1"):
-        assert main([*given, "--workers", workers]) == 2
-        assert "codebook must be fitted to this model" in capsys.readouterr().err.splitlines()[-1]
+    assert main([*given, "--workers", "0"]) == 2  # of another process: test_a_worker_that_cannot_begin_says_why
+    assert "codebook must be fitted to this model" in capsys.readouterr().err.splitlines()[-1]
     book_of(adapter, path)
     assert main([*given, "--workers", "0"]) == 0
 

@@ -1,9 +1,10 @@
 """`texturevlm bench corpus`: images per second of `texturevlm corpus`, stage by stage, and of all stages together.
 
-On a GPU: images that are decoded and on the device → patches, in batches by captured graphs (corpus_decoded.py); then
-from JPEGs on a disk to files, with fewer and fewer threads that decode. On a CPU: the stages, the engine beside its
-slowest stage, and a local Ray cluster of 1, 2 and 4 workers, if Ray is installed. Images are photographs and pages of
-1024², half each, as JPEG. A GPU is lent by the minute: what is not begun after SECONDS is left out there.
+On a GPU: images that are decoded and on the device → patches, in batches by captured graphs (corpus_decoded.py); from
+JPEGs on a disk to files, by several processes and with fewer and fewer threads that decode; then the stages. On a CPU:
+the stages, the engine beside its slowest stage, and a local Ray cluster of 1, 2 and 4 workers, if Ray is installed.
+Images are photographs and pages of 1024², half each, as JPEG. A GPU is lent by the minute: what is not begun after
+SECONDS is left out there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 from PIL import Image
 
-from texturevlm.bench.corpus_decoded import as_bytes, decoded
-from texturevlm.bench.corpus_pools import add_row, processes, ray_workers
+from texturevlm.bench.corpus_decoded import as_bytes, decoded, explained, pictures
+from texturevlm.bench.corpus_pools import SHARE_BAR, add_row, processes, ray_workers
 from texturevlm.bench.pictures import SIDE, page, photograph
 from texturevlm.bench.report import Report, begin
 from texturevlm.corpus.build import CPU_BATCH, GPU_BATCH
@@ -35,7 +36,6 @@ from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import STAGES, Clock, UnitWorker
 from texturevlm.defaults import BUDGET
 
-SHARE_BAR = 0.85  # of the slowest stage alone, for the engine
 SECONDS = 90.0  # on a GPU
 GPU_IMAGES, CPU_IMAGES = 1280, 12  # on a GPU ten units of the usual size, two of which warm up
 CPU_RELEVANCE = ("none", "prior")
@@ -51,7 +51,8 @@ def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
     report = begin(__name__, "Corpus", device, quick)
     report.notes += [
         "µs per image; images per second: 1,000,000 divided by that. decoded: bytes of images on the device, a graph",
-        "per batch. in a row: wall clock of 8 batches per stream, one after another. warm: device time of one stage.",
+        "per batch; the patches stay there. in a row: wall clock of 8 batches per stream, one after another, questions",
+        "encoded meanwhile. warm: device time of one stage.",
         "engine: from files to files, one worker, without its start. stage: what the engine's threads spent at it,",
         "divided by their number. alone: nothing else runs.",
         "",
@@ -72,13 +73,15 @@ def _on_gpu(report: Report, folder: Path) -> None:
             report.add_missing(work, by, f"not begun within {SECONDS:.0f} s")
         return over
 
-    decoded(report, late)
+    raw = pictures(quick=report.quick)
+    decoded(report, raw, late)
     files = _files(folder / "in", GPU_IMAGES // (4 if report.quick else 1))
     if not late(_engine_work(), _workers_by(GPU_WORKERS)):
-        processes(report, _engine_work(), _workers_by(GPU_WORKERS), files, *GPU_WORKERS)
+        processes(report, _engine_work(), _workers_by(GPU_WORKERS), files, *GPU_WORKERS, beside_decoding=True)
     for threads in GPU_THREADS[:2] if report.quick else GPU_THREADS:
         if not late(_engine_work(), _decoding_by(threads)):
             _engine(report, folder, files, threads, _decoding_by(threads))
+    explained(report, raw, late)
     _decoding(report, files, late)
 
 

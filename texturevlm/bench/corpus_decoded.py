@@ -28,6 +28,7 @@ MANY, FEW = 64, 32  # images of a batch
 PICTURES: dict[str, Callable[..., Tensor]] = {"pages": page, "photographs": photograph}
 # Images per second that the project asked for, by relevance. `prior` is what `auto` is without a question today.
 BARS = {"none": 8000.0, "scout": 3000.0}
+Pictures = dict[str, Tensor]  # by name, (B, H, W, 3) bytes on the device
 LANES = 2  # batches at once, each on a stream of its own with a graph of its own, as units of a worker are
 AT_ONCE = (4, 16, 64)  # pages whose convolutions run together, beside what the scout does
 
@@ -38,27 +39,38 @@ def as_bytes(images: Tensor) -> Tensor:
 
 
 @contextmanager
-def as_workers_do() -> Iterator[None]:
-    """Convolutions by algorithms that every process chooses alike, as in a worker."""
+def convolutions(*, alike: bool) -> Iterator[None]:
+    """alike: by algorithms that every process chooses alike, as in a worker; else by the fastest."""
     before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.deterministic = alike
     try:
         yield
     finally:
         torch.backends.cudnn.deterministic = before
 
 
-def decoded(report: Report, late: Callable[[str, str], bool]) -> None:
-    """Rows of images per second: those with a bar first, then their stages, then what may be done otherwise.
+def pictures(*, quick: bool) -> Pictures:
+    """A batch of each kind."""
+    with torch.device("cuda"):
+        return {name: as_bytes(make(MANY // 8 if quick else MANY, SIDE, SIDE)) for name, make in PICTURES.items()}
+
+
+def decoded(report: Report, raw: Pictures, late: Callable[[str, str], bool]) -> None:
+    """Rows of images per second that have a bar.
 
     late: whether there is no time left for a row, of which that is said then
     """
-    many = MANY // 8 if report.quick else MANY
-    with torch.device("cuda"):
-        raw = {name: as_bytes(make(many, SIDE, SIDE)) for name, make in PICTURES.items()}
-    with as_workers_do():
+    with convolutions(alike=True):
         for relevance, name in itertools.product(BARS, PICTURES):
             _batches(report, relevance, name, raw[name], LANES, late)
+
+
+def explained(report: Report, raw: Pictures, late: Callable[[str, str], bool]) -> None:
+    """The stages of these rows, and what may be done otherwise."""
+    pages = raw["pages"]
+    with convolutions(alike=False):
+        _batches(report, "scout", "pages", pages, LANES, late, by=", convolutions tuned")
+    with convolutions(alike=True):
         for name in PICTURES:
             _stages(report, name, raw[name], late)
         for relevance, name in itertools.product(BARS, PICTURES):
@@ -66,8 +78,7 @@ def decoded(report: Report, late: Callable[[str, str], bool]) -> None:
         for name in PICTURES:
             _batches(report, "prior", name, raw[name], LANES, late)
         for relevance in BARS:
-            _batches(report, relevance, "pages", raw["pages"][: many * FEW // MANY], LANES, late)
-    _batches(report, "scout", "pages", raw["pages"], LANES, late, by=", convolutions tuned")
+            _batches(report, relevance, "pages", pages[: len(pages) * FEW // MANY], LANES, late)
 
 
 def _batches(

@@ -93,6 +93,7 @@ def _corpus(options: argparse.Namespace) -> int:
         made = open(options.out, partial=True)
         if options.report:
             write_report(made, found)
+            print(f"report: {options.out}/report.html")
         if options.lance and not found.failed:
             print(f"{options.lance}: {export_lance(made, options.lance)} rows")
     if found.errors:

@@ -122,8 +122,8 @@ class Corpus(Dataset[Sample]):
 class Stream(IterableDataset[Sample]):
     """A pass over one rank's share of a corpus, shared by the workers of a DataLoader.
 
-    Units are shuffled, and rows within a unit, so that every file is read once, from its beginning to its end. Every
-    pass is another epoch with another order. `state_dict` and `load_state_dict` are those of torchdata's
+    Units are shuffled, and rows within a unit, so that one file is read at a time. Every pass is another epoch with
+    another order. `state_dict` and `load_state_dict` are those of torchdata's
     StatefulDataLoader; without workers they can be called directly.
     """
 

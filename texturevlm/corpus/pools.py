@@ -114,7 +114,7 @@ class HerePool:
         torch.set_num_threads(self._threads)  # the worker took one, and this process is the caller's
 
 
-def _processes() -> Any:
+def process_context() -> Any:
     """How processes are begun: forked from one that has imported all and done nothing, where there is such a thing.
 
     A fork of this process would inherit the locks of torch's threads.
@@ -143,7 +143,7 @@ class LocalPool:
     def __init__(self, url: str, *, devices: Sequence[str], threads: int, slots: int) -> None:
         self.url, self.threads, self.slots = url, threads, slots
         self.workers = len(devices)
-        self._context: Any = _processes()
+        self._context: Any = process_context()
         self._events: deque[Event] = deque()
         self._running = [self._started(device) for device in devices]
         self._devices = list(devices)

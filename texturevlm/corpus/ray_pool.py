@@ -50,7 +50,7 @@ class RayPool:
         gpus = 1 if device.startswith("cuda") else 0
         self._made = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Actor)
         self._arguments = (url, device, threads)
-        self._actors: dict[int, Any] = {}
+        self.actors: dict[int, Any] = {}
         self._starting: dict[Any, int] = {}  # reference → place of the actor
         self._idle: list[int] = []
         self._running: dict[Any, tuple[int, int]] = {}  # reference → place of the actor, unit
@@ -70,8 +70,8 @@ class RayPool:
         return room
 
     def _start(self, place: int) -> None:
-        self._actors[place] = self._made.remote(*self._arguments)
-        self._starting[self._actors[place].ready.remote()] = place
+        self.actors[place] = self._made.remote(*self._arguments)
+        self._starting[self.actors[place].ready.remote()] = place
 
     @property
     def room(self) -> bool:
@@ -91,7 +91,7 @@ class RayPool:
 
     def submit(self, number: int, tries: int) -> None:
         place = self._idle.pop()
-        self._running[self._actors[place].run.remote(number, tries)] = place, number
+        self._running[self.actors[place].run.remote(number, tries)] = place, number
 
     def next(self) -> Event | None:
         ready, _ = self.ray.wait(list(self._running), num_returns=1, timeout=PATIENCE)
@@ -110,7 +110,7 @@ class RayPool:
             return Failed(number, said(error), False)
 
     def close(self) -> None:
-        for actor in self._actors.values():
+        for actor in self.actors.values():
             self.ray.kill(actor)
         if self._began:
             self.ray.shutdown()

@@ -13,7 +13,7 @@ from texturevlm.corpus.rows import DTYPES
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 
 UNIT = 128  # images of a folder or a list per unit
-VERSION = 2  # of the bytes: to be raised when the code makes other ones, so that no corpus has some of each
+VERSION = 3  # of the bytes: to be raised when the code makes other ones, so that no corpus has some of each
 NEEDS_MODEL = ("features", "codes")
 
 

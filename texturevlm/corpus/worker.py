@@ -32,7 +32,7 @@ from texturevlm.corpus.rows import DTYPES, Row
 from texturevlm.corpus.store import Store
 
 WINDOW = 64  # images, and
-WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first
+WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first; up to twice that, so that the last batch is whole
 WAITING = 1  # windows that are decoded and wait
 STAGES = ("read", "decode", "choose", "encode", "write")
 Window = list[Decoded | Fault]
@@ -169,7 +169,8 @@ class UnitWorker:
                         return
                     window.append(found)
                     held += found.pixels.nbytes if isinstance(found, Decoded) else 0
-                    if len(window) >= WINDOW or held >= WINDOW_BYTES:
+                    whole = len(window) % self.recipe.batch == 0
+                    if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
                         ready.put(window)
                         window, held = Window(), 0
                 ready.put(window)
