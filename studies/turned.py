@@ -1,15 +1,15 @@
 """Turned pages: is a page that lies at an angle as legible as an upright one, when it is turned upright?
 
-    python -m studies.turned DATA --out DIR [--set NAME | --split eval] [--skip N] [--limit N] [--ocr E,E] [--readings DIR]
+    python -m studies.turned DATA --out DIR [--set NAME] [--split eval] [--skip N] [--limit N] [--ocr E,E] …
 
 DATA holds the sets that the scout was trained on; measured are pages of docvqa_half, or of --set, that its training
 held out (held_out.py). Those of docvqa_half served while turning was built: --skip leaves the first out. With --split
-eval the pages of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned clockwise on paper of
-its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them, from the picture that
-was turned upright, and painted where a model places them; OCR reads the answer's line there. Three controls. One leaves
-footprints upright; its picture is turned back by the true angle before OCR reads it. One is a bound on what can be
-reached: the turned page is turned back by the same fine filters that turned it, and then is an upright page. The last
-is the upright page, moved by half a pixel by these filters.
+eval the pages of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned
+clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them,
+from the picture that was turned upright, and painted where a model places them; OCR reads the answer's line there.
+Three controls. One leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is
+a bound on what can be reached: the turned page is turned back by the same fine filters that turned it, and then is an
+upright page. The last is the upright page, moved by half a pixel by these filters.
 """
 
 import argparse
