@@ -84,6 +84,7 @@ class Lessons:
 
 
 def embedded(network: RegionNetwork, planes: Tensor, device: str) -> Tensor:
+    torch.backends.cudnn.benchmark = network.training  # judging has many sizes of batches, each of them once
     precise: Any = torch.autocast("cuda", torch.bfloat16) if device.startswith("cuda") else nullcontext()
     with precise:
         cells: Tensor = network(planes)
@@ -168,7 +169,6 @@ def train(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be positive, got {getattr(options, name)}")
     options.out.mkdir(parents=True, exist_ok=True)
     if device.startswith("cuda"):
-        torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
     vocabulary, names, captioned, boxed = load_packed(options.data, options.limit)
