@@ -7,8 +7,8 @@ cells; counted is the share of the area of all boxes of a name in the fifth of t
 adds the logarithm of a map that knows no name, salience or channels, to a multiple of how well the name fits. Which
 network, which map and how much of the name is chosen on `train` photographs, each by a network that has not learned
 from it; `eval` is measured once, with that choice. The control asks for names of things that are not there. The network
-ships only if the chosen mix is above salience and above the control, both beyond their intervals. --limit is the number
-of photographs of each split.
+ships only if the chosen mix is above salience, above the channels (which ship already) and above the control, all with
+their intervals. --limit is the number of photographs of each split.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def mixed(one: Asked, choice: Choice) -> Tensor:
 def chosen_on(asked: Sequence[Asked]) -> tuple[Choice, dict[str, float]]:
     """The mix that is best on these photographs, and what each mix reached."""
     tried = {}
-    for file in (CAPTIONS, BOXES):
+    for file in asked[0].fits:
         for base in (SALIENCE, CHANNELS):
             for amount in AMOUNTS:
                 choice = Choice(file, base, amount)
@@ -139,7 +139,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.maps is None or not (options.maps / RECORD).is_file():
         raise FileNotFoundError(f"--maps must be a folder that region_words.py wrote, got {options.maps}")
     learned = json.loads((options.maps / RECORD).read_text(encoding="utf-8"))
-    maps = {name: load_maps(options.maps / name) for name in (CAPTIONS, BOXES)}
+    # of a run that was cut there are the maps of the first network alone
+    maps = {name: load_maps(options.maps / name) for name in (CAPTIONS, BOXES) if (options.maps / name).is_file()}
     numbers = {Path(image).name: number for number, image in enumerate(learned["images"])}
     asked: dict[str, list[Asked]] = {}
     for split in ("train", "eval"):

@@ -5,8 +5,9 @@
 DATA is the file of region_data.py. First captions alone teach the network; then, from there, one network per fold of
 the COCO `train` photographs learns their boxes too, without its own fold, and one from all of them. photograph_words.py
 judges what DIR gets: captions.npz, the maps of the first network, and boxes.npz, those of `train` photographs by the
-network that has not seen them, of `eval` by the last; record.json; and weights.safetensors, the last network. --limit
-is the number of photographs of each kind.
+network that has not seen them, of `eval` by the last; record.json; and weights.safetensors, the last network. Of a run
+that is cut after the first network, captions.npz and record.json are left and can be judged. --limit is the number of
+photographs of each kind.
 """
 
 import argparse
@@ -22,13 +23,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from studies.region_canvases import SIDE, Source, canvases, draw_windows, whole
 from studies.region_data import FOLDS, Boxed, Captioned, load_packed
 from studies.region_network import BoxDraw, RegionNetwork, box_losses, caption_losses, mean_exp
 from studies.study import DEVICE, device_of, option, study_main
 from texturevlm.evaluate.provenance import origin
+from texturevlm.train.averaged import AveragedWeights
 
 RATE, FOLD_RATE, DECAY = 2e-3, 8e-4, 0.05
 WARM = 0.05  # share of the time in which the rate rises
@@ -83,6 +84,7 @@ class Lessons:
 
 
 def embedded(network: RegionNetwork, planes: Tensor, device: str) -> Tensor:
+    torch.backends.cudnn.benchmark = network.training  # judging has many sizes of batches, each of them once
     precise: Any = torch.autocast("cuda", torch.bfloat16) if device.startswith("cuda") else nullcontext()
     with precise:
         cells: Tensor = network(planes)
@@ -98,7 +100,7 @@ def taught(
     fast = [one for one in network.parameters() if one.ndim >= 2]
     groups = [{"params": fast, "weight_decay": DECAY}, {"params": slow, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98))
-    averaged = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(AVERAGED), use_buffers=True)
+    averaged = AveragedWeights(network, AVERAGED)
     steps = 0
     for share in elapsed(seconds):
         for group in optimizer.param_groups:
@@ -109,13 +111,13 @@ def taught(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 2.0)
         optimizer.step()
-        averaged.update_parameters(network)
+        averaged.update(steps + 1)
         if steps % 200 == 0:
             shown = "  ".join(f"{key} {value.item():.3f}" for key, value in found.items())
             print(f"{name}: {share:4.0%}, step {steps}: {shown}", flush=True)
         steps += 1
-    result: Any = averaged.module.eval()
-    return result, steps
+    with averaged.in_place():
+        return copy.deepcopy(network).eval(), steps
 
 
 def elapsed(seconds: float) -> Iterator[float]:
@@ -167,7 +169,6 @@ def train(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be positive, got {getattr(options, name)}")
     options.out.mkdir(parents=True, exist_ok=True)
     if device.startswith("cuda"):
-        torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
     vocabulary, names, captioned, boxed = load_packed(options.data, options.limit)
@@ -184,6 +185,7 @@ def train(options: argparse.Namespace) -> None:
     print(record["words"], flush=True)
     maps = seen_names(network, lessons, torch.arange(len(boxed.images)))
     write_maps(options.out / CAPTIONS, maps)
+    write_record(options.out, record)
     for fold in (*range(FOLDS), -1):
         learned = ((boxed.fold >= 0) & (boxed.fold != fold)).nonzero()[:, 0].to(device)
         last, steps = taught(
@@ -200,8 +202,12 @@ def train(options: argparse.Namespace) -> None:
     write_maps(options.out / BOXES, maps)
     tensors = {name: one.cpu().half().contiguous() for name, one in last.state_dict().items()}
     save_file(tensors, options.out / "weights.safetensors")
-    (options.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(options.out, record)
     print({key: record[key] for key in ("steps", "words_at_the_end", "device")}, flush=True)
+
+
+def write_record(out: Path, record: dict[str, Any]) -> None:
+    (out / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def described(device: str) -> str:

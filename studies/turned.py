@@ -1,15 +1,15 @@
 """Turned pages: is a page that lies at an angle as legible as an upright one, when it is turned upright?
 
-    python -m studies.turned DATA --out DIR [--split eval] [--skip N] [--limit N] [--ocr E,E] [--readings DIR]
+    python -m studies.turned DATA --out DIR [--set NAME] [--split eval] [--skip N] [--limit N] [--ocr E,E] …
 
-DATA holds the sets that the scout was trained on; measured are pages of docvqa_half that its training held out
-(held_out.py). The first of them served while turning was built: --skip leaves them out. With --split eval the pages of
-docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned clockwise on paper of
-its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them, from the picture that
-was turned upright, and painted where a model places them; OCR reads the answer's line there. Three controls. One leaves
-footprints upright; its picture is turned back by the true angle before OCR reads it. One is a bound on what can be
-reached: the turned page is turned back by the same fine filters that turned it, and then is an upright page. The last
-is the upright page, moved by half a pixel by these filters.
+DATA holds the sets that the scout was trained on; measured are pages of docvqa_half, or of --set, that its training
+held out (held_out.py). Those of docvqa_half served while turning was built: --skip leaves the first out. With --split
+eval the pages of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned
+clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them,
+from the picture that was turned upright, and painted where a model places them; OCR reads the answer's line there.
+Three controls. One leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is
+a bound on what can be reached: the turned page is turned back by the same fine filters that turned it, and then is an
+upright page. The last is the upright page, moved by half a pixel by these filters.
 """
 
 import argparse
@@ -147,10 +147,10 @@ def full_pages(options: argparse.Namespace) -> list[list[Sample]]:
     return [pages[path] for path in evenly(list(pages), options.limit)]
 
 
-def held_pages(options: argparse.Namespace) -> list[list[Sample]]:
-    """The questions of each page that is measured."""
-    held = held_images(options.data, MAIN_SET)
-    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
+def held_pages(options: argparse.Namespace, name: str = MAIN_SET) -> list[list[Sample]]:
+    """The questions of each page that is measured. name: of the data set"""
+    held = held_images(options.data, name)
+    samples = load_data(options.data / name, split="train", located=True).samples
     pages: dict[Path, list[Sample]] = {}
     for one in samples:
         if one.image.name in held:
@@ -166,7 +166,7 @@ def held_pages(options: argparse.Namespace) -> list[list[Sample]]:
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    chosen = held_pages(options) if options.split == "train" else full_pages(options)
+    chosen = held_pages(options, options.set) if options.split == "train" else full_pages(options)
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     variants = [(angle, FOLLOWED) for angle in (0, *ANGLES)] + [(angle, LEFT) for angle in CONTROLLED]
     variants += [*((angle, BACK) for angle in ANGLES if angle % QUARTER), (0, MOVED)]
@@ -189,6 +189,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "ocr": {name: engine.name for name, engine in engines.items()},
         "split": options.split,
+        "set": options.set,
         "pages": [one.image.name for questions in chosen for one in questions],
         "scores": scores,
         "errors": errors,
@@ -215,7 +216,7 @@ def report(record: dict[str, Any]) -> str:
     wrong = {angle: sum(error > 2 for error in own) for angle, own in record["errors"].items()}
     rows = angle_rows(record, FOLLOWED, wrong)
     heads = [head for name in record["scores"] for head in (name, "difference to the upright page")]
-    held = f"`train` pages of {MAIN_SET}, half as large, whose documents the training of the scout held out"
+    held = f"`train` pages of {record['set']} whose documents the training of the scout held out"
     pages = held if record["split"] == "train" else f"`eval` pages of {FULL_SET} at full resolution"
     return markdown_page(
         "# Turned pages: legibility when they are turned upright",
@@ -231,4 +232,5 @@ def report(record: dict[str, Any]) -> str:
 
 
 SKIP = option("--skip", type=int, default=0, metavar="N", help="leave out the first N (default: 0)")
-main = study_main(__name__, __doc__, study, report, SKIP, SPLIT, OCR, READINGS)
+SET = option("--set", default=MAIN_SET, choices=("docvqa_half", "funsd", "sroie"), help=f"(default: {MAIN_SET})")
+main = study_main(__name__, __doc__, study, report, SET, SKIP, SPLIT, OCR, READINGS)

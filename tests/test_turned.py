@@ -10,9 +10,12 @@ import texturevlm as tv
 from texturevlm.ops.line_angles import line_angles
 from texturevlm.relevance import orientation
 from texturevlm.turned import (
+    TextRegion,
     UprightFrame,
     as_read,
     check_turn,
+    following,
+    reading_angle,
     turned_back,
     turned_maps,
     turned_upright,
@@ -117,6 +120,16 @@ def test_a_stamp_is_read_upright_at_its_place():
     assert read.upright.all()
     assert torch.equal(read.centre, page.centre)
     assert torch.allclose(read.ddx, page.ddx, atol=1e-5)
+
+
+def test_a_sign_that_fills_less_than_half_of_an_image_does_not_turn_it():
+    """Footprints that follow a sign at 45° are twice as large: by their area the sign was most of the image."""
+    boxes = torch.tensor([[[32.0 * x, 32.0 * y, 32.0 * x + 32, 32.0 * y + 32] for y in range(6) for x in range(6)]])
+    allocation = tv.Allocation.of_boxes(boxes, (192, 192), 16)
+    mixed = following(allocation, [TextRegion(45.0, boxes[0, [7, 8, 9, 13, 14, 15, 19, 20, 21]])])
+    turned = ~mixed.upright
+    assert int(turned.sum()) == 13 and mixed.area[turned].sum() > mixed.area[~turned].sum()
+    assert reading_angle("here", mixed) == 0
 
 
 def test_the_tokens_of_a_stamp_are_turned_together():

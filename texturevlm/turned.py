@@ -271,7 +271,8 @@ def reading_angle(function: str, allocation: Allocation) -> float | None:
         )
     angles = torch.rad2deg(torch.atan2(ddx[:, 1], ddx[:, 0]))
     steps, group = (angles * ROUNDED).round().remainder(360 * ROUNDED).unique(return_inverse=True)
-    most = torch.zeros(len(steps), dtype=torch.float64).index_add_(0, group, lengths).argmax()
+    cover = ddx.abs().sum(-1) / ddx.norm(dim=-1)  # footprints that follow a region's text are so much longer
+    most = torch.zeros(len(steps), dtype=torch.float64).index_add_(0, group, lengths / cover.square()).argmax()
     return _within(float(steps[most]) / ROUNDED)
 
 

@@ -210,6 +210,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
         ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .*got 'circles'"),
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
+        ({"relevance": ""}, "relevance must be one of auto, words, .*got ''"),
         ({"relevance": "attention"}, "looks=2"),
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
         (

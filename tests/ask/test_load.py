@@ -244,6 +244,8 @@ def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
         (("--relevance", "words", "--looks", "2"), "relevance with looks=2 must be one of auto, attention"),
         (("--allocator", "circles"), "--allocator must be one of"),
         (("--relevance", "smell"), "--relevance must be one of"),
+        (("--relevance", ""), "--relevance must be one of"),
+        (("--allocator", ""), "--allocator must be one of"),
         (("--tokens", "soft"), "--tokens"),
         (("--tokens", "weighted", "--looks", "2"), "tokens with looks=2 must be one of chosen"),
         (("--device", "abacus"), "device must be one of torch"),

@@ -160,6 +160,8 @@ def test_mistakes_are_told(page, tmp_path):
         ChannelScorer(glance=1)
     with pytest.raises(FileNotFoundError, match=r"ChannelScorer: .*gone\.npz must be a file of weights"):
         ChannelScorer(weights=tmp_path / "gone.npz")
+    with pytest.raises(FileNotFoundError, match="must be a file of weights, and is a folder"):
+        ChannelScorer(weights=tmp_path)
 
 
 def test_weights_of_another_registry_are_refused(tmp_path):

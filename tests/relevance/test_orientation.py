@@ -101,6 +101,19 @@ def test_a_region_is_the_box_along_its_text():
     assert region.holds(torch.tensor([[140.0, 160.0], [100.0, 180.0]])).tolist() == [True, False]
 
 
+def test_a_sign_seen_from_the_side_is_one_region():
+    """Its upper and lower lines have angles of their own; turned apart, one half lay on the other."""
+    cell = torch.tensor([0.0, 0.0, 20.0, 20.0])
+    upper = TextRegion(15.5, torch.stack([cell, cell + 20, cell + 40]))
+    lower, far = TextRegion(8.0, cell[None] + 60), TextRegion(8.0, cell[None] + 200)
+    across = TextRegion(80.0, cell[None] + 20)
+    one, other, third = text_regions._joined([upper, lower, far, across])
+    assert one.angle == pytest.approx(13.6, abs=0.1) and len(one.cells) == 4
+    assert other is far and third is across
+    (turned,) = text_regions._joined([TextRegion(-178.0, cell[None]), TextRegion(176.0, cell[None])])
+    assert turned.angle == pytest.approx(-181.0)
+
+
 def test_angles_around_half_a_quarter_turn_are_one_region():
     angle = torch.tensor([[44.0, -44.5, 43.0, 10.0]])
     (together,) = text_regions._groups(angle, torch.tensor([[True, True, True, False]]))

@@ -62,6 +62,34 @@ def test_from_photographs_to_the_table(data, small, tmp_path, capsys):
     assert "2 names in 2" in (out / "photograph-words.md").read_text()
 
 
+def test_a_short_training_is_not_the_network_that_it_began_with(small, monkeypatch):
+    """The mean of the weights was seven tenths of the first network after 180 steps, which a fold has."""
+    torch.manual_seed(0)
+    network = region_network.RegionNetwork(torch.full((3,), 0.1))
+    first = network.words.detach().clone()
+    wanted = -first
+
+    def losses(one):
+        return {"words": (one.words - wanted).square().sum()}
+
+    monkeypatch.setattr(region_words, "elapsed", lambda seconds: (step / 180 for step in range(180)))
+    last, _ = region_words.taught(network, losses, 1.0, 2e-2, "test")
+    assert (last.words - wanted).norm() < 0.2 * (first - wanted).norm()
+    assert not last.training
+
+
+def test_a_run_that_was_cut_is_judged_by_its_first_network(data, small, tmp_path, monkeypatch):
+    packed, out = tmp_path / "packed", tmp_path / "out"
+    assert region_data.main([str(data), "--out", str(packed)]) == 0
+    monkeypatch.setattr(region_words, "box_losses", lambda *_: 1 / 0)  # the cut
+    wait = ["--seconds", "0.01", "--fold-seconds", "0.01", "--canvases", "4", "--device", "cpu"]
+    with pytest.raises(ZeroDivisionError):
+        region_words.main([str(packed / region_data.FILE), "--out", str(out), *wait])
+    assert photograph_words.main([str(data / "coco"), "--maps", str(out), "--out", str(out)]) == 0
+    found = json.loads((out / "photograph-words.json").read_text())
+    assert found["choice"]["maps"] == region_words.CAPTIONS
+
+
 def test_a_network_that_knows_the_place_is_chosen_and_wins(data, tmp_path):
     lines = (data / "coco" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     names, rows = ["boat", "dog"], [json.loads(line) for line in lines]

@@ -370,7 +370,7 @@ class VLM:
         return Choosing(
             budget=sampled,
             allocator=self.allocator if allocator is None else allocator,
-            relevance=relevance or usual_relevance(looks, self.relevance),
+            relevance=usual_relevance(looks, self.relevance) if relevance is None else relevance,
             looks=looks,
             tokens=self.tokens if tokens is None else tokens,
             reduce=steps,

@@ -196,9 +196,11 @@ def names_of(
     from texturevlm.relevance.named import check_relevance
 
     scorers = ("auto", *(name for name in SCORERS if name not in unusable), *own)
+    allocator = ALLOCATOR if options.allocator is None else options.allocator
+    relevance = RELEVANCE if options.relevance is None else options.relevance
     return (
-        check_choice(options.command, "--allocator", options.allocator or ALLOCATOR, ALLOCATORS),
-        check_relevance(options.command, options.relevance or RELEVANCE, scorers, "--relevance"),
+        check_choice(options.command, "--allocator", allocator, ALLOCATORS),
+        check_relevance(options.command, relevance, scorers, "--relevance"),
     )
 
 

@@ -20,6 +20,7 @@ LONGEST = 768  # pixels of the longer side that windows are cut from
 OWN_ANGLE = 8.0  # degrees: less than that is not worth a turn
 STRONG = 2.5  # strength of a window with lines of text
 ALIKE = 4.0  # degrees between neighbours of one region
+ONE_TEXT = 12.0  # degrees between regions that are one text: lines of a sign that is seen from the side
 FEWEST, MOST = 3, 4  # windows of a region; regions of an image, the largest
 WRITTEN = 0.95  # chance of text at the best spots; print has .99 and more, other textures at most .81 were seen
 
@@ -41,7 +42,7 @@ def find_regions(texture: Texture) -> list[TextRegion]:
         reading = upright_reading(_crop(texture, cells), skew)
         if reading.written >= WRITTEN:
             regions.append(TextRegion(reading.angle, cells))
-    return regions
+    return _joined(regions)
 
 
 def upright_reading(part: Texture, skew: float) -> Reading:
@@ -75,6 +76,27 @@ def _groups(angle: Tensor, marked: Tensor) -> list[list[tuple[int, int]]]:
                 reached.append(one)
         found.append(group)
     return found
+
+
+def _joined(regions: list[TextRegion]) -> list[TextRegion]:
+    """Texts that touch and have about one angle are one: each turned by itself, they would lie on one another."""
+    found: list[TextRegion] = []
+    for one in regions:
+        for number, other in enumerate(found):
+            apart = (one.angle - other.angle + 180) % 360 - 180
+            if abs(apart) <= ONE_TEXT and _touch(one.cells, other.cells):
+                cells = torch.cat([other.cells, one.cells])
+                found[number] = TextRegion(other.angle + apart * len(one.cells) / len(cells), cells)
+                break
+        else:
+            found.append(one)
+    return found
+
+
+def _touch(cells: Tensor, others: Tensor) -> bool:
+    """Whether at most one window lies between cells, (n, 4) and (m, 4) of one size, xyxy."""
+    steps = (cells[:, None, :2] - others[:, :2]).abs() / (cells[0, 2:] - cells[0, :2])
+    return bool((steps.amax(-1) <= 2 + 1e-3).any())
 
 
 def _apart(angle: Tensor, other: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ def read_weights(path: Path | str, prefix: str = "", *, function: str = "load_mo
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{function}: {path} must be a file of weights, and does not exist")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{function}: {path} must be a file of weights, and {what}")
     try:
         if path.suffix != ".npz":
             found: dict[str, Tensor] = optional(function, "safetensors.torch").load_file(path)
