@@ -6,8 +6,7 @@ DATA holds coco, of which `train` photographs are used. Each gets a sign of its 
 turned, seen a little from the side (its corners are moved by up to an eighth of its height), dimmed and blurred. Signs
 are made, photographs are real. As in stamps.py the place of the sign is known and its angle is found; OCR reads the
 line with the number. --limit is the number of photographs, evenly spread over those that --skip leaves. Those of
---limit 10 and of --skip 6 --limit 24 were seen while the finding of signs was repaired; --skip 3 --limit 24 has one of
-them.
+--limit 10, --skip 6 --limit 24 and --skip 3 --limit 24 were seen while the finding of signs was repaired.
 """
 
 import argparse
