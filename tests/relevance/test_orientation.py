@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import texturevlm as tv
-from texturevlm.relevance import text_regions
+from texturevlm.relevance import orientation, text_regions
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.turned import TextRegion, following
@@ -99,6 +99,18 @@ def test_a_region_is_the_box_along_its_text():
     region = TextRegion(45.0, torch.cat([spots, spots], 1)[[0, 2]] + half)
     assert region.holds(spots).all()
     assert region.holds(torch.tensor([[140.0, 160.0], [100.0, 180.0]])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("readable, found", [(0.22, 15.0), (0.15, 0.0)])
+def test_doubtful_lines_need_words(monkeypatch, readable, found):
+    """A receipt of a few short lines had a strength of 2.9 and stayed askew."""
+    lines = orientation.line_angles(torch.rand(1, 64, 64))._replace(
+        sure=torch.tensor([2.9]), whole=torch.tensor([15.0])
+    )
+    monkeypatch.setattr(orientation, "line_angles", lambda grey: lines)
+    read = orientation.Reading(15.0, None, readable)
+    monkeypatch.setattr(orientation, "best_quarter", lambda texture, skew: read)
+    assert orientation.find_turn(tv.Texture((torch.rand(1, 3, 64, 64),))) == found
 
 
 def test_a_sign_seen_from_the_side_is_one_region():

@@ -24,6 +24,7 @@ from texturevlm.types import Texture
 
 LONGEST = 512  # pixels of the longer side that angles are looked for in
 SURE_LINES = 3.0  # strength from which a page has lines of text
+DOUBTFUL = 2.5  # strength from which it may have some: then words must be found, too
 STRAIGHT = 1.5  # degrees: a skew that does no harm
 READABLE = 0.18  # how well words are found from which a page is upright; upside down at most 0.15 was seen
 LEAST_READABLE = 0.1  # below this no angle is believed
@@ -46,12 +47,13 @@ def find_turn_and_read(texture: Texture) -> tuple[float, Spots | None]:
     if texture.batch != 1:
         raise ValueError(f"find_turn: texture must be one image, got a batch of {texture.batch}")
     found = line_angles(small_grey(texture, LONGEST))
-    if float(found.sure) < SURE_LINES:
+    sure = float(found.sure)
+    if sure < DOUBTFUL:
         return 0.0, None
     skew = float(found.whole)
     skew = 0.0 if abs(skew) < STRAIGHT else skew
     best = best_quarter(texture, skew)
-    if best.readable < LEAST_READABLE and best.angle:
+    if best.angle and best.readable < (LEAST_READABLE if sure >= SURE_LINES else READABLE):
         return 0.0, None
     return best.angle, best.spots
 
