@@ -29,8 +29,15 @@ _LEAST_PIXELS = 16 * TOKEN_SIDE**2
 # By `texturevlm train examples/train/confidence.toml` with the weights that ship: 200 questions of train pages in 68
 # tokens, a Brier score of 0.101 on those held out (all of those it is sure of are right, 0.65 of all).
 _CONFIDENCE = [0.2636, 0.3609, -1.9363, 2.7726, -5.7374]
-# How training lays tokens, for whoever asks: see vlm/trained.py.
-_TRAINED = {"levels": "apart", "coordinates": "native", "unreadable": ILLEGIBLE, "confidence": _CONFIDENCE}
+# How training lays tokens, for whoever asks: see vlm/trained.py. It read one page at a time: with several pages in one
+# prompt it answers worse (results/document-answers.md).
+_TRAINED = {
+    "levels": "apart",
+    "coordinates": "native",
+    "unreadable": ILLEGIBLE,
+    "confidence": _CONFIDENCE,
+    "fine_pages": 1,
+}
 _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 
 
