@@ -249,8 +249,7 @@ def test_errors_are_said(page):
     assert "must be an image" in page.inner_text("#toast")
     choose(page, png())
     assert page.is_hidden("#toast")  # it was about another file
-    page.goto(page.url.partition("#")[0] + "#id=nothing")
-    page.reload()
+    page.goto(page.url.partition("#")[0] + "#id=nothing")  # as if it was put into the address bar
     page.wait_for_selector("#toast.bad")
     assert "no such image" in page.inner_text("#toast") and page.is_visible("#empty")
 
@@ -429,7 +428,6 @@ def test_the_token_is_taken_from_the_address(browser):
         page.wait_for_selector("#toast.bad")
         assert "open the address that it printed" in page.inner_text("#toast")
         page.goto(f"{address}/#token=secret")
-        page.reload()
         page.wait_for_selector("body[data-ready]")
         choose(page, png())
         until(page, "location.hash.startsWith('#id=')")

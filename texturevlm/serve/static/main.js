@@ -13,7 +13,7 @@ import { ordered, tokenAt } from "./paint.js";
 import { Panes } from "./panes.js";
 import { clipped, describe, percent, planned, shareLevels, wordsOf } from "./plans.js";
 import { listenToBoxes } from "./read.js";
-import { link, remember, restore, state } from "./state.js";
+import { link, remember, restore, state, write } from "./state.js";
 import { busy, toast, untoast } from "./status.js";
 import { fillChannels, fillStrip, markPage, markShares } from "./strip.js";
 import { changeTheme } from "./themes.js";
@@ -316,7 +316,7 @@ function listenToControls() {
   });
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => setMode(radio.value));
   at("share").addEventListener("click", async () => {
-    history.replaceState(null, "", link());
+    write();
     try {
       await navigator.clipboard.writeText(link());
       toast("The link is copied.");

@@ -32,8 +32,16 @@ export function link() {
   return `${location.origin}${location.pathname}#${found}`;
 }
 
-let waiting = 0;
+let waiting = 0, written = location.hash;
 export function remember() {
   clearTimeout(waiting);
-  waiting = setTimeout(() => history.replaceState(null, "", link()), 200);
+  waiting = setTimeout(write, 200);
 }
+
+// Puts the link into the address bar, unless another one was put there: that one is opened.
+export function write() {
+  if (location.hash !== written) return;
+  history.replaceState(null, "", link());
+  written = location.hash;
+}
+addEventListener("hashchange", () => location.reload());
