@@ -35,9 +35,9 @@ _FAILURES = 20  # pages in a row that cannot be made: a worker ends
 
 
 class Batch(NamedTuple):
-    """Prompts, and what the heads need that are dropped: centre and step of tokens (B, K, 2), marks, boxes (B, N, 4).
+    """Prompts, and what the heads need that are dropped: centre and step of tokens (B, K, 2).
 
-    marks, boxes: as in ReaderSample, of letters (B, T, 2) and of answers (B, N, 4), with rows of zeros
+    marks, boxes, named: as in ReaderSample, (B, T, 2) and (B, N, 4), with rows of zeros
     """
 
     prompts: Prompts
@@ -45,10 +45,13 @@ class Batch(NamedTuple):
     step: Tensor
     marks: Tensor
     boxes: Tensor
+    named: Tensor
 
 
 class Pool:
     """`room` pages on a device."""
+
+    coordinates = "native"  # of patches in the vision tower, as in `places`
 
     def __init__(self, room: int, device: torch.device | str) -> None:
         self.room, self.filled, self.seen = room, 0, 0
@@ -138,11 +141,13 @@ class Pool:
         if augment:
             pixels = _recoloured(pixels)
         larger = own["magnified"][:, None, None]
-        patch, extent, token, after = positions(centre * larger, step * larger, meta[:, :2] * larger[:, 0])
+        patch, extent, token, after = positions(
+            centre * larger, step * larger, meta[:, :2] * larger[:, 0], self.coordinates
+        )
         segment = None if name in CROPS else own["segment"].long()
         text = (own[field].long() for field in ("used", "ids", "before", "length"))
         prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
-        return Batch(prompts, centre, step, own["marks"], own["boxes"])
+        return Batch(prompts, centre, step, own["marks"], own["boxes"], own["named"])
 
     sampler: Callable[..., Tensor] = staticmethod(lambda *given: sample_pages(*given))
 
