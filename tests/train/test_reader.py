@@ -3,6 +3,7 @@
 import csv
 import math
 import threading
+import time
 from pathlib import Path
 
 import matplotlib
@@ -31,9 +32,9 @@ from texturevlm.train.reader.alphabet import (
 from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
-from texturevlm.train.reader.pages import rendered, turned
+from texturevlm.train.reader.pages import ReaderPage, rendered, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
-from texturevlm.train.reader.pool import Pool, sample_pages, with_levels
+from texturevlm.train.reader.pool import Pool, Workers, sample_pages, with_levels
 from texturevlm.train.reader.questions import lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
@@ -369,6 +370,34 @@ def test_no_page_is_replaced_while_a_batch_reads_it(page, device):
         thread.join()
     assert pool.seen > 2
     assert all(one.amin() == one.amax() for one in shades)
+
+
+@pytest.mark.parametrize(("seeds", "step", "same"), [((0, 1), 0, True), ((0, 2), 0, False), ((0, 1), 7, False)])
+def test_another_stage_and_a_resumed_run_see_other_pages(seeds, step, same):
+    """seeds: of the run and of the weights that it begins with"""
+
+    made = []
+
+    def make(rng):
+        made.append(rng.integers(200))
+        if len(made) > 3:
+            time.sleep(60)  # the pool is full, and the process is about to be ended
+        image = np.full((64, 64), made[-1], np.uint8)
+        return ReaderPage(image, [], []), {name: [] for name in SHAPES}
+
+    def shades(seeds, step):
+        workers, pool = Workers(make, 1, seeds), Pool(3, "cpu")
+        try:
+            workers.feed(pool, step)
+            until = time.monotonic() + 20
+            while pool.filled < 3 and time.monotonic() < until:
+                time.sleep(0.01)
+        finally:
+            workers.close()
+        assert pool.seen == 3
+        return pool.pages[:, 0].tolist()
+
+    assert (shades((0, 1), 0) == shades(seeds, step)) == same
 
 
 def test_muon_orthogonalises_and_resumes():

@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -223,11 +223,13 @@ class Workers:
 
     They are forked at once: before the GPU is used, and while no thread of ours holds a lock.
 
-    make: (generator) → a page and its samples
+    make:  (generator) → a page and its samples
+    seeds: of the pages, together with the step that they are first made for: a resumed run sees other pages
     """
 
-    def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seed: int) -> None:
+    def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seeds: Sequence[int]) -> None:
         context = get_context("fork")
+        self._first = context.Value("q", 0)
         self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
         self._images, self._meta = _shared((*PAGE_SIZE,), np.uint8), _shared((3,), np.float32)
         self._samples = {
@@ -238,20 +240,19 @@ class Workers:
             for name in SHAPES
         }
         self._processes = [
-            context.Process(target=self._work, args=(make, [seed, number]), daemon=True) for number in range(count)
+            context.Process(target=self._work, args=(make, [*seeds, number]), daemon=True) for number in range(count)
         ]
         for process in self._processes:
             process.start()
-        for slot in range(_SLOTS):
-            self._free.put(slot)
 
-    def _work(self, make: Callable[[np.random.Generator], Made], seed: list[int]) -> None:
+    def _work(self, make: Callable[[np.random.Generator], Made], seeds: list[int]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no context per worker: asking for a GPU would make one
         torch.set_num_threads(1)
         os.nice(5)
-        rng = np.random.default_rng(seed)
+        rng = None
         while True:
             slot = self._free.get()
+            rng = rng or np.random.default_rng([*seeds, self._first.value])
             page, samples = make(rng)
             self._images[slot], self._meta[slot] = _framed(page)
             for name, columns in self._samples.items():
@@ -259,8 +260,11 @@ class Workers:
                     columns[field][slot] = column
             self._done.put(slot)
 
-    def feed(self, pool: Pool) -> None:
-        """Start the thread that fills a pool."""
+    def feed(self, pool: Pool, step: int = 0) -> None:
+        """Start to make pages, and the thread that fills a pool with them; step: that they are first made for."""
+        self._first.value = step
+        for slot in range(_SLOTS):
+            self._free.put(slot)
         threading.Thread(target=self._feed, args=(pool,), daemon=True).start()
 
     def _feed(self, pool: Pool) -> None:

@@ -1,12 +1,13 @@
 """Train the reader: lines first, then blocks, then questions with views as choosers lay them.
 
 Pages are rendered without end and mixed with real pages of train splits. Batches depend on how many pages the workers
-have made so far, so two runs of one seed see the same pages but not the same batches; a resumed run goes on with fresh
-pages.
+have made so far, so two runs of one seed see the same pages but not the same batches. A run that is resumed, or begins
+with other weights, sees other pages: the stages of a long training must not repeat the pages of the one before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Sequence
@@ -100,7 +101,8 @@ class ReaderTask:
             raise FileNotFoundError(f"ReaderTask: start must be a file of weights, got {settings.start}")
         self.settings, self.device = settings, device
         self.maker = PageMaker(settings)
-        self.workers = Workers(report_errors(self.maker.learned), settings.workers, settings.seed)
+        seeds = (settings.seed, 0 if settings.start is None else _digest(settings.start))
+        self.workers = Workers(report_errors(self.maker.learned), settings.workers, seeds)
         self.pool: Pool | None = None
         self._filling = threading.Lock()  # `fit` may prepare batches in several threads
         self.held: dict[str, Pool] = {}
@@ -122,7 +124,7 @@ class ReaderTask:
     def batch(self, step: int) -> Drawn:
         with self._filling:
             if self.pool is None:
-                self.pool = self._filled()
+                self.pool = self._filled(step)
         shares = {"line": 1.0} if step < self.settings.lines else SHARES
         if self.settings.lines <= step < self.settings.blocks:
             shares = {"line": 0.5, "block": 0.5}
@@ -131,11 +133,11 @@ class ReaderTask:
         shape = list(shares)[min(int(np.searchsorted(ends, roll * ends[-1], side="right")), len(shares) - 1)]
         return Drawn(shape, self.pool.draw(shape, max(1, round(BATCHES[shape] * self.settings.batch))))
 
-    def _filled(self) -> Pool:
+    def _filled(self, step: int) -> Pool:
         """The pool with its first pages; meanwhile the pages to evaluate on are made."""
         pool = Pool(self.settings.room, self.device)
         pool.sampler = self.sampler
-        self.workers.feed(pool)
+        self.workers.feed(pool, step)
         self.held = {name: self._held(name) for name in ("rendered", "wording", "real")}
         while pool.filled < min(self.settings.first, self.settings.room):
             if not self.workers.alive:
@@ -205,6 +207,10 @@ class ReaderTask:
             said = answers(self.plain, prompts, _LONGEST + 1).tolist()
         truth = zip(prompts.ids.tolist(), answer_starts(prompts.ids).tolist())
         return [(decode_ids(one), decode_ids(ids[first + 1 :])) for one, (ids, first) in zip(said, truth)]
+
+
+def _digest(path: Path) -> int:
+    return int.from_bytes(hashlib.blake2b(path.read_bytes(), digest_size=8).digest(), "big")
 
 
 class PageMaker:
