@@ -1,8 +1,8 @@
 """What each part of the reader's recipe is worth: short trainings that differ in one thing, beside one that does not.
 
-    python -m studies.reader_ablation RECIPE --out DIR [--seconds S] [--only NAME,NAME]
+    python -m studies.reader_ablation RECIPE --out DIR [--seconds S] [--at-once N] [--only NAME,NAME]
 
-RECIPE is a file like examples/train/reader.toml. All variations train at once, each in a process of its own, for S
+RECIPE is a file like examples/train/reader.toml. N variations train at once, each in a process of its own, for S
 seconds with smaller batches: most begin with the recipe's weights, those of the letters and of the optimiser from
 nothing, on lines alone. They are judged by the loss on the same samples of held-out pages: rendered ones in unseen
 fonts, and real ones of held-out documents of the train splits. A variation of what the weights have learned already
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from studies.study import option, provenance, study_main
-from texturevlm.check import check_choice
+from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.train.config import RunConfig, from_table, read_config
@@ -151,6 +151,7 @@ def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     recipe, names = read_config(options.data), (options.only or ",".join(VARIATIONS)).split(",")
     options.out.mkdir(parents=True, exist_ok=True)
+    check_count("reader_ablation", "--at-once", options.at_once, 1)
     for name in names:
         check_choice("reader_ablation", "--only", name, VARIATIONS)
     if len(names) == 1:
@@ -158,13 +159,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     else:
         command = [sys.executable, "-m", "studies.reader_ablation", str(options.data), "--out", str(options.out)]
         more = ["--seconds", str(options.seconds)]
-        running = [subprocess.Popen([*command, *more, "--only", name]) for name in names]
-        for process in running:
-            process.wait()
+        for first in range(0, len(names), options.at_once):
+            group = names[first : first + options.at_once]
+            running = [subprocess.Popen([*command, *more, "--only", name]) for name in group]
+            for process in running:
+                process.wait()
     runs = {name: options.out / f"{name}.json" for name in VARIATIONS}
     found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in runs.items() if file.is_file()}
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"runs": found, "seconds": options.seconds, "device": card, "at_once": len(names)}
+    return {"runs": found, "seconds": options.seconds, "device": card, "at_once": options.at_once}
 
 
 def report(record: dict[str, Any]) -> str:
@@ -209,5 +212,6 @@ main = study_main(
     measure,
     report,
     option("--seconds", type=float, default=90.0, metavar="S", help="of each training (default: 90)"),
+    option("--at-once", type=int, default=3, metavar="N", help="trainings that share the GPU (default: 3)"),
     option("--only", metavar="NAME,NAME", help="some of the variations (default: all)"),
 )

@@ -24,7 +24,14 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.train.fit import generator_at
 from texturevlm.train.reader.alphabet import decode_ids
-from texturevlm.train.reader.forward import BatchedReader, answer_loss, answer_starts, answers, character_losses
+from texturevlm.train.reader.forward import (
+    BatchedReader,
+    Prompts,
+    answer_loss,
+    answer_starts,
+    answers,
+    character_losses,
+)
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
 from texturevlm.train.reader.packing import PackedPages
@@ -45,6 +52,7 @@ _TURNED = 0.02  # share of pages that are mirrored or upside down
 _UNSEEN = 9  # one font family in so many is held out
 _LONGEST = 40  # characters of answers that are judged
 _JUDGED = 192  # samples of a shape
+_AT_ONCE = 32  # samples whose loss is found together
 _TURNS = ({"across": True, "down": False}, {"across": False, "down": True}, {"across": True, "down": True})
 _RECOMPILED = 64  # each shape, and each of several modules, compiles anew
 
@@ -195,10 +203,14 @@ class ReaderTask:
 
     def sample_losses(self, batch: Batch) -> Tensor:
         """(B,): the mean loss of each answer's characters."""
-        prompts = batch.prompts
-        with torch.autocast(prompts.pixels.device.type, torch.bfloat16, enabled=prompts.pixels.is_cuda):
-            each, counts = character_losses(self.plain(prompts).logits, prompts)
-        return (each * counts).sum(1) / counts.sum(1)
+        found = []
+        for first in range(0, len(batch.prompts.ids), _AT_ONCE):  # few at once: several trainings may share a GPU
+            some = [None if one is None else one[first : first + _AT_ONCE] for one in batch.prompts]
+            prompts = Prompts(*some)  # type: ignore[arg-type]  # only `segment` may be None
+            with torch.autocast(prompts.pixels.device.type, torch.bfloat16, enabled=prompts.pixels.is_cuda):
+                each, counts = character_losses(self.plain(prompts).logits, prompts)
+            found.append((each * counts).sum(1) / counts.sum(1))
+        return torch.cat(found)
 
     def _said(self, batch: Batch) -> list[tuple[str, str]]:
         """What is read, and what is true."""
