@@ -124,10 +124,11 @@ def report(paths: Sequence[Path]) -> str:
     return markdown_page(
         f"# The razor: every allocator against `{RIVAL}`",
         f"Command: `python -m studies.razor {files} --out DIR`; {origin('studies.razor')}.",
-        f"{WINS}: the lower bound of its lead over `{RIVAL}` is above {POINTS:+.2f} by every OCR engine. {EQUAL}: no "
-        f"lower bound is below {-POINTS:+.2f}. {CHEAPER}: as good, in half the time. {LOSES}: every upper bound is below 0. "
-        f"{OPEN}: neither. Differences are paired, with 95% intervals from resampling pages; `{RIVAL}` is `layers` for "
-        "pages and wherever something is asked, `density` for photographs without a question.",
+        f"{WINS}: the lower bound of its lead over `{RIVAL}` is above {POINTS:+.2f} by every OCR engine. "
+        f"{EQUAL}: no lower bound is below {-POINTS:+.2f}. {CHEAPER}: as good, in half the time. "
+        f"{LOSES}: every upper bound is below 0. {OPEN}: neither. Differences are paired, with 95% intervals from "
+        f"resampling pages; `{RIVAL}` is `layers` for pages and wherever something is asked, `density` for photographs "
+        "without a question.",
         summary(sets),
         *parts,
     )
