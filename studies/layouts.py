@@ -1,0 +1,107 @@
+"""Which layout, and which settings of `auto`, are best where tokens are scarce, with the scout.
+
+    python -m studies.layouts DATA --out DIR [--limit N] [--ocr E,E] [--readings DIR] [--sets A,B]
+
+Other allocators, and `auto` with one setting changed: how much finer than it looks print counts (finer), the share of
+tokens for the rest of the page (overview), how far the question is trusted (explore, focus, the learned balance), and
+relevance that is spread to neighbouring cells (margin). Pages are those that the training of the scout held out
+(held_out.py).
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch.nn import functional
+
+from studies import held_out
+from studies.study import OCR, READINGS, option, provenance, study_main
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice
+from texturevlm.evaluate.data import Sample
+from texturevlm.evaluate.markdown import markdown_page
+from texturevlm.relevance import Balance, Prepared, Relevance, prepare
+from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance.maps import normalised
+from texturevlm.relevance.scorers import FINER
+from texturevlm.types import Allocation, Texture
+
+BASELINE = "auto"
+SETS = ("docvqa_half", "sroie", "funsd")
+OTHERS = ("dag", "fixations", "frequency", "crops", "pyramid")
+TIMES = (0.87, 1.15, FINER, 1.4)  # finer than print looks
+EVEN = Balance(particularise=1 / FINER)  # print counts as it looks
+BALANCES = {
+    "learned": replace(find_balance("layouts", "learned", "scout"), particularise=1 / FINER),
+    "explore 0.02": replace(EVEN, explore=0.02),
+    "explore 0.2": replace(EVEN, explore=0.2),
+    "focus 0.7": replace(EVEN, focus=0.7),
+    "focus 1.5": replace(EVEN, focus=1.5),
+    **{f"finer {times:g}": replace(EVEN, particularise=times / FINER) for times in TIMES},
+}
+OVERVIEWS = (0.05, 0.2)
+MARGINS = {"margin 1 × 5": (1, 5), "margin 3 × 3": (3, 3), "margin 3 × 9": (3, 9)}  # cells, down × across
+Layout = Callable[..., Allocation]
+
+
+def spread(relevance: Relevance, cells: tuple[int, int]) -> Relevance:
+    """The mass averaged over so many cells (down, across), both odd, and kept where there is ink."""
+    down, across = cells
+    mass = functional.avg_pool2d(relevance.mass[:, None], cells, 1, (down // 2, across // 2))[:, 0]
+    return replace(relevance, mass=normalised(mass * relevance.ink))
+
+
+def layouts(prepared: Prepared, question: str) -> dict[str, tuple[Layout, Relevance]]:
+    """Variant → an allocator and the relevance that it gets."""
+    even, auto = prepared.find(question, balance=EVEN), ALLOCATORS[BASELINE]
+    found: dict[str, tuple[Layout, Relevance]] = {name: (ALLOCATORS[name], even) for name in (BASELINE, *OTHERS)}
+    found |= {name: (auto, prepared.find(question, balance=balance)) for name, balance in BALANCES.items()}
+    found |= {f"overview {share:g}": (partial(auto, overview=share), even) for share in OVERVIEWS}
+    return found | {name: (auto, spread(even, cells)) for name, cells in MARGINS.items()}
+
+
+def variants(texture: Texture, samples: Sequence[Sample]) -> list[dict[str, Allocation]]:
+    """For each sample its tokens by each variant."""
+    prepared = prepare(texture, "scout", patch=held_out.PATCH)
+    return [
+        {
+            f"{budget}/{name}": choose(texture, relevance, budget=budget, patch=held_out.PATCH)
+            for name, (choose, relevance) in layouts(prepared, sample.question).items()
+            for budget in held_out.BUDGETS
+        }
+        for sample in samples
+    ]
+
+
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    wanted = options.sets.split(",")
+    for name in wanted:
+        check_choice("layouts", "--sets", name, SETS)
+    return {"sets": {name: held_out.compare_variants(options, variants, BASELINE, name) for name in wanted}}
+
+
+def report(record: dict[str, Any]) -> str:
+    parts = []
+    for name, own in record["sets"].items():
+        parts += [f"## {name}", held_out.counted(own), held_out.variants_table(own)]
+    engines = next(iter(record["sets"].values()))["ocr"].values()
+    return markdown_page(
+        "# Which layout where tokens are scarce",
+        provenance(record, *engines),
+        f"Legibility with the scout. `{BASELINE}` is `layers` here, and a variant without an allocator is a setting of "
+        f"it. Where nothing else is said print counts as it looks; shipped is `finer {FINER:g}`. {held_out.PAIRED}",
+        *parts,
+    )
+
+
+main = study_main(
+    __name__,
+    __doc__,
+    study,
+    report,
+    OCR,
+    READINGS,
+    option("--sets", default=",".join(SETS), metavar="A,B", help="data sets (default: all)"),
+)
