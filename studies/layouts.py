@@ -30,19 +30,17 @@ from texturevlm.types import Allocation, Texture
 
 BASELINE = "auto"
 SETS = ("docvqa_half", "sroie", "funsd")
-OTHERS = ("dag", "fixations", "frequency", "crops", "pyramid")
+OTHERS = ("dag", "fixations")
 TIMES = (0.87, 1.15, FINER, 1.4)  # finer than print looks
 EVEN = Balance(particularise=1 / FINER)  # print counts as it looks
 BALANCES = {
     "learned": replace(find_balance("layouts", "learned", "scout"), particularise=1 / FINER),
     "explore 0.02": replace(EVEN, explore=0.02),
-    "explore 0.2": replace(EVEN, explore=0.2),
-    "focus 0.7": replace(EVEN, focus=0.7),
     "focus 1.5": replace(EVEN, focus=1.5),
     **{f"finer {times:g}": replace(EVEN, particularise=times / FINER) for times in TIMES},
 }
-OVERVIEWS = (0.05, 0.2)
-MARGINS = {"margin 1 × 5": (1, 5), "margin 3 × 3": (3, 3), "margin 3 × 9": (3, 9)}  # cells, down × across
+OVERVIEWS = (0.05,)
+MARGINS = {"margin 3 × 3": (3, 3)}  # cells, down × across
 Layout = Callable[..., Allocation]
 
 
