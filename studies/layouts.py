@@ -23,21 +23,17 @@ from texturevlm.check import check_choice
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.markdown import markdown_page
 from texturevlm.relevance import Balance, Prepared, Relevance, prepare
-from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.maps import normalised
-from texturevlm.relevance.scorers import FINER
 from texturevlm.types import Allocation, Texture
 
 BASELINE = "auto"
 SETS = ("docvqa_half", "sroie", "funsd")
 OTHERS = ("dag", "fixations")
-TIMES = (0.87, 1.15, FINER, 1.4)  # finer than print looks
-EVEN = Balance(particularise=1 / FINER)  # print counts as it looks
-BALANCES = {
-    "learned": replace(find_balance("layouts", "learned", "scout"), particularise=1 / FINER),
-    "explore 0.02": replace(EVEN, explore=0.02),
-    "focus 1.5": replace(EVEN, focus=1.5),
-    **{f"finer {times:g}": replace(EVEN, particularise=times / FINER) for times in TIMES},
+BALANCES: dict[str, str | Balance] = {
+    "learned": "learned",
+    "explore 0.02": Balance(explore=0.02),
+    "focus 1.5": Balance(focus=1.5),
+    **{f"finer {times:g}": Balance(particularise=times) for times in (0.87, 1.15, 1.25, 1.4)},
 }
 OVERVIEWS = (0.05,)
 MARGINS = {"margin 3 × 3": (3, 3)}  # cells, down × across
@@ -53,11 +49,11 @@ def spread(relevance: Relevance, cells: tuple[int, int]) -> Relevance:
 
 def layouts(prepared: Prepared, question: str) -> dict[str, tuple[Layout, Relevance]]:
     """Variant → an allocator and the relevance that it gets."""
-    even, auto = prepared.find(question, balance=EVEN), ALLOCATORS[BASELINE]
-    found: dict[str, tuple[Layout, Relevance]] = {name: (ALLOCATORS[name], even) for name in (BASELINE, *OTHERS)}
+    shipped, auto = prepared.find(question), ALLOCATORS[BASELINE]
+    found: dict[str, tuple[Layout, Relevance]] = {name: (ALLOCATORS[name], shipped) for name in (BASELINE, *OTHERS)}
     found |= {name: (auto, prepared.find(question, balance=balance)) for name, balance in BALANCES.items()}
-    found |= {f"overview {share:g}": (partial(auto, overview=share), even) for share in OVERVIEWS}
-    return found | {name: (auto, spread(even, cells)) for name, cells in MARGINS.items()}
+    found |= {f"overview {share:g}": (partial(auto, overview=share), shipped) for share in OVERVIEWS}
+    return found | {name: (auto, spread(shipped, cells)) for name, cells in MARGINS.items()}
 
 
 def variants(texture: Texture, samples: Sequence[Sample]) -> list[dict[str, Allocation]]:
@@ -89,7 +85,7 @@ def report(record: dict[str, Any]) -> str:
         "# Which layout where tokens are scarce",
         provenance(record, *engines),
         f"Legibility with the scout. `{BASELINE}` is `layers` here, and a variant without an allocator is a setting of "
-        f"it. Where nothing else is said print counts as it looks; shipped is `finer {FINER:g}`. {held_out.PAIRED}",
+        f"it: `finer` counts print as so many times finer than it looks. {held_out.PAIRED}",
         *parts,
     )
 

@@ -215,8 +215,8 @@ def test_the_package_has_what_the_code_writes(tmp_path):
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the reader's weights are not in this copy (texturevlm ship-reader)")
 def test_it_reads_the_invoice():
-    """Three of the questions of studies/reader_invoice.py; the study has all, three of which it gets wrong so far."""
+    """Three of the questions of studies/reader_invoice.py; the study has all, two of which it gets wrong so far."""
     model = load_vlm("reader", device="cpu")
-    asked = [question for question in ANSWERS if any(word in question for word in ("total", "the date", "VAT"))]
+    asked = [question for question in ANSWERS if any(word in question for word in ("total", "number", "VAT"))]
     found = dict(zip(asked, model.ask(INVOICE, asked, max_new_tokens=20)))
     assert len(asked) == 3 and found == {question: ANSWERS[question] for question in asked}

@@ -6,7 +6,6 @@ import torch
 import texturevlm as tv
 from tests.evaluate.folders import write_page
 from texturevlm.relevance import PriorScorer, find_relevance, prepare
-from texturevlm.relevance.scorers import FINER
 
 
 @pytest.fixture
@@ -23,14 +22,6 @@ def test_no_question_is_read_and_none_counts_as_asked(texture):
     assert not torch.allclose(found.mass, find_relevance(texture, "", relevance="none").mass)
     assert found.scorer == "prior" and not found.asked and find_relevance(texture, "total", relevance="scout").asked
     assert tv.choose_tokens(texture, relevance="prior", budget=12, patch=16).valid.sum() <= 12
-
-
-def test_print_counts_as_finer_only_where_the_scout_was_asked(texture):
-    plain = find_relevance(texture, "", relevance="none")
-    asked = find_relevance(texture, "What is the total?", relevance="scout")
-    torch.testing.assert_close(asked.legible_scale, plain.legible_scale / FINER)
-    for scorer in ("scout", "prior"):
-        assert torch.equal(find_relevance(texture, "", relevance=scorer).legible_scale, plain.legible_scale)
 
 
 def test_a_photograph_keeps_its_salience(texture):

@@ -29,7 +29,6 @@ from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines
-FINER = 1.25  # print counts as this much finer than it looks where the scout points: on train pages it is read better
 
 
 class Scorer(Protocol):
@@ -139,10 +138,7 @@ class EmbeddingScorer:
 
 
 class ScoutScorer:
-    """The scout's probability that the answer is at a spot, spread over the cells that are not blank.
-
-    Tokens are laid out for print that is FINER than it looks (results/layouts.md).
-    """
+    """The scout's probability that the answer is at a spot, spread over the cells that are not blank."""
 
     name, description, capturable, calibrated = "scout", "the scout", True, True
 
@@ -162,7 +158,7 @@ class ScoutScorer:
         if isinstance(question, str) and not terms(question):
             return None, maps
         chance = self.scout(prepared.text.device).where(prepared, question)
-        return on_cells(chance, maps.ink), maps._replace(legible_scale=maps.legible_scale / FINER)
+        return on_cells(chance, maps.ink), maps
 
 
 class PriorScorer(ScoutScorer):
