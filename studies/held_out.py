@@ -24,32 +24,36 @@ from texturevlm.types import Allocation, Texture
 
 BUDGETS, PATCH = (64, 96, 273), 32
 MAIN_SET = "docvqa_half"
+PAIRED = f"Tokens of {PATCH}×{PATCH}. Differences are paired, with 95% intervals from resampling pages."
 # The samples of one page → for each sample: "budget/variant" → its tokens
 Variants = Callable[[Texture, Sequence[Sample]], list[dict[str, Allocation]]]
 
 
-def compare_variants(options: Any, variants: Variants, baseline: str) -> dict[str, Any]:
-    """The record of a study: the score of each variant by each engine, and its difference to the baseline."""
+def compare_variants(options: Any, variants: Variants, baseline: str, name: str = MAIN_SET) -> dict[str, Any]:
+    """The record of a study: the score of each variant by each engine, and its difference to the baseline.
+
+    name: of the data set
+    """
     torch.set_num_threads(1)
-    held = held_images(options.data, MAIN_SET)
-    samples = load_data(options.data / MAIN_SET, split="train", located=True).samples
+    held = held_images(options.data, name)
+    samples = load_data(options.data / name, split="train", located=True).samples
     chosen = [sample for sample in samples if sample.image.name in held][: options.limit]
     if not chosen:
         raise ValueError(f"{options.data} must hold questions of held-out documents, got none")
     engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
     found, pages = measure(chosen, engines, variants)
     rows = {
-        name: {
+        engine: {
             key: {
                 "score": float(np.mean(scores)),
                 "difference": list(paired_difference(scores, own[f"{key.split('/')[0]}/{baseline}"], groups=pages)),
             }
             for key, scores in own.items()
         }
-        for name, own in found.items()
+        for engine, own in found.items()
     }
-    names = {name: engine.name for name, engine in engines.items()}
-    counts = {"questions": len(chosen), "pages": len(set(pages))}
+    names = {short: engine.name for short, engine in engines.items()}
+    counts = {"set": name, "questions": len(chosen), "pages": len(set(pages))}
     return {"ocr": names, **counts, "baseline": baseline, "rows": rows}
 
 
@@ -77,8 +81,16 @@ def measure(
     return found, [image.name for image, own in by_image.items() for _ in own]
 
 
-def variants_page(title: str, about: str, record: dict[str, Any]) -> str:
-    """The report: one row per budget and variant, score and difference by each engine."""
+def counted(record: dict[str, Any]) -> str:
+    """What was measured, in a sentence."""
+    return (
+        f"{record['questions']} located questions on {record['pages']} `train` pages of {record['set']} whose "
+        "documents the training of the scout held out."
+    )
+
+
+def variants_table(record: dict[str, Any]) -> str:
+    """One row per budget and variant, score and difference by each engine."""
     engines, baseline = record["rows"], record["baseline"]
     rows = []
     for key in sorted(next(iter(engines.values())), key=lambda key: int(key.split("/")[0])):
@@ -89,11 +101,14 @@ def variants_page(title: str, about: str, record: dict[str, Any]) -> str:
             cells += [f"{own[key]['score']:.3f}", lead]
         rows.append((budget, variant, *cells))
     heads = [head for name in engines for head in (name, f"difference to {baseline}")]
+    return markdown_table(("tokens", "variant", *heads), rows)
+
+
+def variants_page(title: str, about: str, record: dict[str, Any]) -> str:
+    """The report of a study of one data set."""
     return markdown_page(
         f"# {title}",
         provenance(record, *record["ocr"].values()),
-        f"{record['questions']} located questions on {record['pages']} `train` pages of {MAIN_SET} whose documents the "
-        f"training of the scout held out. {about} Tokens of {PATCH}×{PATCH}. Differences are paired, with 95% "
-        "intervals from resampling pages.",
-        markdown_table(("tokens", "variant", *heads), rows),
+        f"{counted(record)} {about} {PAIRED}",
+        variants_table(record),
     )

@@ -1,5 +1,7 @@
 """The words of a page: read once, kept with the time that it took, and only for those who want them."""
 
+import time
+
 import pytest
 
 from tests.evaluate.folders import write_folder
@@ -68,14 +70,29 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
         pages = ()
 
         def __call__(self, texture, question="", **options):
-            prepared = options["relevance"]
-            read = prepared.scorer == "words" and question and prepared.readings
-            self.pages += ((prepared.scorer, bool(question), bool(read)),)
+            self.pages += ((options["relevance"].scorer, bool(question)),)
             return super().__call__(texture, question, **options)
 
     choose = Reading()
     evaluation = run(write_folder(tmp_path / "data"), tmp_path / "out", relevances=["words", "none"], choose=choose)
-    assert set(choose.pages) == {("words", True, True), ("words", False, False), ("none", False, False)}
+    assert set(choose.pages) == {("words", True), ("none", False)}  # words that ask nothing find no more than none
     assert len(readings) == 3  # two pages and the loading of the models
     for row in evaluation.results.rows.values():
         assert (row.ms_page > 0) == (row.configuration.relevance == "words")
+
+
+def test_a_question_is_scored_once_for_all_allocators_and_budgets(tmp_path, readings, monkeypatch):
+    scored, score = [], scorers.WordsScorer.score
+
+    def slow(self, prepared, question, maps):
+        scored.append(question)
+        time.sleep(0.02)
+        return score(self, prepared, question, maps)
+
+    monkeypatch.setattr(scorers.WordsScorer, "score", slow)
+    data = write_folder(tmp_path / "data")
+    evaluation = run(data, tmp_path / "out", relevances=["words"], allocators=["near", "far"], budgets=[16, 20])
+    asked = [question for question in scored if question]
+    assert len(asked) <= 2 * len(set(asked)) + 1  # each is a page's own and another page's, and the first loads models
+    rows = [row for row in evaluation.results.rows.values() if row.configuration.relevance == "words"]
+    assert all(row.ms >= 20 for row in rows)  # its time counts for every row

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from texturevlm.ops.steerable import SteerablePyramid, steerable_pyramid, steerable_reconstruct
+from texturevlm.ops.steerable import SteerablePyramid, steerable_bands, steerable_pyramid, steerable_reconstruct
 
 SIZES = [(64, 64), (60, 84), (63, 80), (65, 97)]
 AWKWARD = [*SIZES, (1, 1), (1, 9), (2, 3), (7, 5), (8, 8), (9, 31), (10, 300)]
@@ -140,6 +140,15 @@ def test_images_and_channels_do_not_mix() -> None:
     together, alone = steerable_pyramid(image), steerable_pyramid(image[1:, 2:])
     for ours, theirs in zip([together.high, *together.bands, together.low], [alone.high, *alone.bands, alone.low]):
         torch.testing.assert_close(ours[1:, 2:], theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scales", [None, 0, 2])
+def test_bands_alone_are_those_of_the_pyramid(scales: int | None) -> None:
+    image = noise((33, 40))
+    alone, whole = steerable_bands(image, scales=scales), steerable_pyramid(image, scales=scales).bands
+    assert len(alone) == len(whole) and all(torch.equal(*pair) for pair in zip(alone, whole))
+    with pytest.raises(ValueError, match="steerable_bands: scales must be at most 3 for an image of 33 x 40, got 4"):
+        steerable_bands(image, scales=4)
 
 
 @pytest.mark.parametrize("orientations", [4, 5])

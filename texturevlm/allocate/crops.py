@@ -7,6 +7,7 @@ scale of each are searched for the highest expected legibility. The tokens of al
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def _best_crop(
             grid = zip(shape, cells.cell, legible.shape)
             spans = [max(1, min(round(count * side / cell), extent)) for count, cell, extent in grid]
             room = [extent - span for extent, span in zip(legible.shape, spans)]
-            top, left = (np.unique(np.linspace(0, last, _POSITIONS).round().astype(int)) for last in room)
+            top, left = map(_positions, room)
             bottom, right = top + spans[0], left + spans[1]
             gain = sum_in(table, top[:, None], left, bottom[:, None], right)
             row, column = np.unravel_index(gain.argmax(), gain.shape)
@@ -93,6 +94,12 @@ def _best_crop(
                 crop = TokenGrid((y, x), shape, (side, side))
                 best = crop, (slice(top[row], bottom[row]), slice(left[column], right[column]))
     return best
+
+
+@lru_cache(maxsize=1024)
+def _positions(last: int) -> Array:
+    """The cells from 0 to `last` at which a crop may begin, ascending."""
+    return np.unique(np.linspace(0, last, _POSITIONS).round().astype(int))
 
 
 def _shapes(tokens: int, exactly: bool, most: Sequence[int]) -> list[tuple[int, int]]:

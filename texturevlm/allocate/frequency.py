@@ -24,7 +24,7 @@ from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
-from texturevlm.ops.steerable import steerable_pyramid
+from texturevlm.ops.steerable import steerable_bands
 from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
@@ -187,9 +187,8 @@ def band_energy(texture: Texture, grid: tuple[int, int]) -> Tensor:
     image = grey_levels(texture)[0].float()
     height, width = image.shape[2:]
     scales = min(OCTAVES, max(0, min(height, width).bit_length() - 3))
-    pyramid = steerable_pyramid(image, scales=scales, orientations=ORIENTATIONS)
     found = []
-    for band in pyramid.bands:
+    for band in steerable_bands(image, scales=scales, orientations=ORIENTATIONS):
         loss = height * width / (band.shape[3] * band.shape[4])  # the pyramid does not divide by this
         found.append(functional.adaptive_avg_pool2d((band[:, 0] / loss).square(), grid))
     return torch.stack(found, 2) if found else image.new_zeros(image.shape[0], ORIENTATIONS, 0, *grid)

@@ -128,7 +128,7 @@ def _count(ink: Array, span: int) -> int:
 def tight(ink: Array, box: CellBox) -> CellBox:
     """The smallest box around the ink (h, w) of a box, which has some."""
     for axis in (0, 1):
-        used = np.flatnonzero(within(ink, box).any(1 - axis))
+        (used,) = np.nonzero(within(ink, box).any(1 - axis))
         box = between(box, axis, int(used[0]), int(used[-1]) + 1)
     return box
 

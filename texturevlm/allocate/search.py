@@ -177,9 +177,9 @@ def tightened(cells: Cells, layers: Sequence[Layer]) -> list[Layer]:
         span = layer.span[0]
         for row, column in layer.squares:
             own = left[row : row + span, column : column + span]
-            rows, columns = (np.flatnonzero(own.any(axis)) for axis in (1, 0))
+            rows, columns = (np.nonzero(own.any(axis))[0] for axis in (1, 0))
             if len(rows):
-                extent = int(max(np.ptp(rows), np.ptp(columns))) + 1
+                extent = int(max(rows[-1] - rows[0], columns[-1] - columns[0])) + 1
                 narrow = extent < span
                 first = (row + int(rows[0]), column + int(columns[0])) if narrow else (row, column)
                 found.setdefault(max(cells.finest, extent) if narrow else span, []).append(first)

@@ -6,8 +6,9 @@ ceiling), the question of another page, and no question. Results are written as 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +25,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance.maps import UNASKED, Relevance
 from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 
@@ -132,6 +133,14 @@ def other_questions(samples: Sequence[Sample]) -> dict[str, str]:
     return found
 
 
+class Found(NamedTuple):
+    """The relevance for a question, with the milliseconds of it and of the page's maps, and its peak of memory."""
+
+    relevance: Relevance
+    ms: float
+    mb: float
+
+
 @dataclass(eq=False)
 class Evaluation:
     """The samples that are judged, the results, and everything needed to judge a page.
@@ -151,7 +160,8 @@ class Evaluation:
     engines: Mapping[str, OcrEngine]
     device: torch.device
     warm: set[str] = field(default_factory=set)  # methods whose models are loaded
-    prepared: dict[Texture, tuple[Prepared, float]] = field(default_factory=dict)
+    prepared: dict[Texture, tuple[Prepared, float]] = field(default_factory=dict)  # of the last page, with its ms
+    found: dict[tuple[str, str], Found] = field(default_factory=dict)  # of that page, by scorer and question
 
     def run(self, wanted: Sequence[Configuration]) -> None:
         """Judge what the results do not have yet, image by image."""
@@ -222,15 +232,10 @@ class Evaluation:
             "allocator": self.allocators.get(configuration.allocator, configuration.allocator),
             "relevance": relevance,
         }
-        ms_page = ms_maps = 0.0
+        ms_page = ms_found = mb_found = 0.0
         if relevance in ("auto", *SCORERS):
-            prepared, ms_maps = self._prepared(texture)
-            prepared.scorer = relevance
-            if (read := self.pages.read(relevance, question, image, texture)) is not None:
-                reading, ms_page = read
-                scorer = find_scorer("evaluate", relevance, question)
-                prepared.keep(scorer, reading if isinstance(reading, Spots) else (reading,))
-            options["relevance"] = prepared
+            ms_page = self._read(image, texture, relevance, question)
+            options["relevance"], ms_found, mb_found = self._found(texture, relevance, question)
         if configuration.method not in self.warm:  # loading models is not a page's cost
             self.choose(texture, question, **options)
             self.warm.add(configuration.method)
@@ -238,12 +243,36 @@ class Evaluation:
         tokens = int(allocation.valid.sum())
         if tokens > configuration.budget:
             raise RuntimeError(f"evaluate: {configuration} must use at most its budget, got {tokens} tokens")
-        return allocation, {"tokens": tokens, "ms": ms + ms_maps, "ms_page": ms_page, "mb": mb}
+        peak = None if mb is None else max(mb, mb_found)
+        return allocation, {"tokens": tokens, "ms": ms + ms_found, "ms_page": ms_page, "mb": peak}
+
+    def _read(self, image: Path, texture: Texture, relevance: str, question: str) -> float:
+        """Give the image what the scorer reads of its page; returns the milliseconds of reading it."""
+        read = self.pages.read(relevance, question, image, texture)
+        if read is None:
+            return 0.0
+        reading, ms = read
+        scorer = find_scorer("evaluate", relevance, question)
+        self._prepared(texture)[0].keep(scorer, reading if isinstance(reading, Spots) else (reading,))
+        return ms
+
+    def _found(self, texture: Texture, relevance: str, question: str) -> Found:
+        """The relevance for a question: found once for all allocators and budgets, and its cost counted every time."""
+        prepared, ms_maps = self._prepared(texture)
+        if (relevance, question) not in self.found:
+            find = partial(prepared.find, question, scorer=relevance)
+            if relevance not in self.warm:  # loading models is not a page's cost
+                find()
+                self.warm.add(relevance)
+            found, ms, mb = costed(find, self.device)
+            self.found[relevance, question] = Found(found, ms + ms_maps, mb or 0.0)
+        return self.found[relevance, question]
 
     def _prepared(self, texture: Texture) -> tuple[Prepared, float]:
         """An image with its maps, and their milliseconds: made once, and counted every time."""
         if texture not in self.prepared:
             self.prepared.clear()  # pages come one after the other
+            self.found.clear()
             made, ms, _ = costed(lambda: prepare(texture, "auto", patch=self.patch), self.device)
             self.prepared[texture] = made, ms
         return self.prepared[texture]

@@ -7,6 +7,8 @@ masks, so the reconstruction is exact up to rounding, at every extent.
 """
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -43,7 +45,22 @@ def steerable_pyramid(image: Tensor, *, scales: int | None = None, orientations:
     The image is taken as periodic: content at one border also shows at the opposite one. As in pyrtools, coarser
     scales are not divided by the loss of samples: a constant image c gives low = c * (H * W) / (H_S * W_S).
     """
-    name = "steerable_pyramid"
+    extents = _checked_extents("steerable_pyramid", image, scales, orientations)
+    spectrum = torch.fft.rfft2(image)
+    _, upper = _radial(image, extents[0], extents[0], 0)
+    high = torch.fft.irfft2(spectrum * upper, s=extents[0])
+    bands, rest = _bands(image, spectrum, extents, orientations)
+    return SteerablePyramid(high, bands, torch.fft.irfft2(rest, s=extents[-1]))
+
+
+def steerable_bands(image: Tensor, *, scales: int | None = None, orientations: int = 4) -> list[Tensor]:
+    """The bands of `steerable_pyramid` alone, bit for bit, without the work for `high` and `low`."""
+    extents = _checked_extents("steerable_bands", image, scales, orientations)
+    return _bands(image, torch.fft.rfft2(image), extents, orientations)[0]
+
+
+def _checked_extents(name: str, image: Tensor, scales: int | None, orientations: int) -> list[tuple[int, int]]:
+    """`_extents` of arguments that are checked first."""
     sizes = check_shapes(name, image=(image, "B C H W"))
     _check_precision(name, image=image)
     check_count(name, "orientations", orientations, 1)
@@ -54,19 +71,22 @@ def steerable_pyramid(image: Tensor, *, scales: int | None = None, orientations:
     scales = most if scales is None else check_count(name, "scales", scales, 0)
     if scales > most:
         raise ValueError(f"{name}: scales must be at most {most} for an image of {h} x {w}, got {scales}")
+    return _extents(h, w, scales)
 
-    extents = _extents(h, w, scales)
-    spectrum = torch.fft.rfft2(image)
-    lower, upper = _radial(image, extents[0], extents[0], 0)
-    high = torch.fft.irfft2(spectrum * upper, s=(h, w))
+
+def _bands(
+    image: Tensor, spectrum: Tensor, extents: Sequence[tuple[int, int]], orientations: int
+) -> tuple[list[Tensor], Tensor]:
+    """The bands of an image's spectrum, finest first, and the spectrum of what is coarser than all of them."""
+    lower, _ = _radial(image, extents[0], extents[0], 0)
     spectrum = spectrum * lower
     bands = []
-    for s in range(scales):
-        masks = _oriented(image, extents[0], extents[s], s + 1, orientations)
-        bands.append(torch.fft.irfft2(spectrum.unsqueeze(2) * masks, s=extents[s]))
-        lower, _ = _radial(image, extents[0], extents[s + 1], s + 1)
-        spectrum = _crop(spectrum, extents[s + 1]) * lower
-    return SteerablePyramid(high, bands, torch.fft.irfft2(spectrum, s=extents[scales]))
+    for octave, (extent, coarser) in enumerate(pairwise(extents), 1):
+        masks = _oriented(image, extents[0], extent, octave, orientations)
+        bands.append(torch.fft.irfft2(spectrum.unsqueeze(2) * masks, s=extent))
+        lower, _ = _radial(image, extents[0], coarser, octave)
+        spectrum = _crop(spectrum, coarser) * lower
+    return bands, spectrum
 
 
 def steerable_reconstruct(pyramid: SteerablePyramid) -> Tensor:
