@@ -5,8 +5,10 @@
 RECIPE is a file like examples/train/reader.toml. N variations train at once, each in a process of its own, for S
 seconds with smaller batches: most begin with the recipe's weights, those of the letters and of the optimiser from
 nothing, on lines alone. They are judged by the loss on the same samples of held-out pages: rendered ones in unseen
-fonts, and real ones of held-out documents of the train splits. A variation of what the weights have learned already
-(where the question stands, levels, coordinates) begins with a handicap: its row says what a change would cost at most.
+fonts, and real ones of held-out documents of the train splits; once more with views of one scale alone and of choosers
+alone, which says how much a reader favours the views that it was trained with. A variation of what the weights have
+learned already (where the question stands, levels, coordinates) begins with a handicap: its row says what a change
+would cost at most.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from studies.study import option, provenance, study_main
@@ -29,10 +32,12 @@ from texturevlm.train.fit import fit
 from texturevlm.train.reader.alphabet import START, STOP
 from texturevlm.train.reader.forward import Prompts, answer_starts
 from texturevlm.train.reader.pool import Batch, Pool
-from texturevlm.train.reader.samples import CROPS, SHAPES
+from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.task import Drawn, ReaderTask
 
 POOLS = ("rendered", "real")
+KINDS = {"resize": {"resize": 1.0}, "chosen": {"fit": 0.6, "layers": 0.4}}  # of views, judged apart
+APART = "many"  # the shape that is judged by kinds of views
 SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 1, "choosers": 0.0, "judged": 48}
 SCRATCH: dict[str, Any] = {"start": None, "lines": 10**6, "blocks": 10**6}
 Change = Callable[[Prompts], Prompts]
@@ -113,6 +118,19 @@ class VariedTask(ReaderTask):
                     found[f"{name}_{shape}"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
         return found
 
+    def losses_by_views(self) -> dict[str, tuple[list[float], list[int]]]:
+        """kind of view → the loss of each sample of real pages, and its page."""
+        found = {}
+        for kind, shares in KINDS.items():
+            pages = [page._replace(views=()) for page, _ in self.maker.held_out("real", self.settings.judged)]
+            pool = Pool(len(pages), self.device)
+            for number, page in enumerate(pages):
+                pool.add([(page, page_samples(page, np.random.default_rng([5, number]), kinds=shares))])
+            judged = self.judged(pool, APART)
+            if judged is not None:
+                found[f"{kind} views"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
+        return found
+
 
 def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
     """Train one variation; writes what is found."""
@@ -141,6 +159,7 @@ def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
         task.module.eval()
         with torch.no_grad():
             losses = task.all_losses()
+            losses |= {} if scratch else task.losses_by_views()
     finally:
         task.workers.close()
     steps = sum(1 for _ in (out / name / "log.csv").open(encoding="utf-8")) - 1
@@ -171,7 +190,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(record: dict[str, Any]) -> str:
-    heads = ["variation", "steps", *(f"{pool}, {shape}" for pool in POOLS for shape in SHAPES if shape not in CROPS)]
+    shapes = [f"{pool}, {shape}" for pool in POOLS for shape in SHAPES if shape not in CROPS]
+    heads = ["variation", "steps", *shapes, *(f"{kind} views" for kind in KINDS)]
     runs = record["runs"]
     asked = [name for name in runs if not VARIATIONS[name].own.get("lines")]
     lines = [name for name in runs if name not in asked]
@@ -181,8 +201,9 @@ def report(record: dict[str, Any]) -> str:
         f"Each variation trained for {record['seconds']:.0f} s, {record['at_once']} of them at once on one GPU, with a "
         "third of the recipe's batch. Loss per character of the true answer on held-out pages; in other rows the "
         "difference to the first row, 95% intervals by resampling pages; more than 0 is worse. `few`, `many`, "
-        "`most` have up to 96, 288, 512 visual tokens. Where the question stands, levels and coordinates are changed "
-        "in weights that learned them otherwise: those rows say what a change would cost at most.",
+        f"`most` have up to 96, 288, 512 visual tokens; the last columns are of real pages in `{APART}`. Where the "
+        "question stands, levels and coordinates are changed in weights that learned them otherwise: those rows say "
+        "what a change would cost at most.",
         markdown_table(heads, [_row(runs, name, asked[0], heads[2:]) for name in asked]),
         "From nothing, on lines alone:",
         markdown_table(

@@ -49,11 +49,21 @@ def test_levels_attend_together_except_for_tokens_that_are_not_used():
 
 def test_the_report_compares_with_the_first_of_each_kind():
     def run(loss):
-        return {"losses": {"real_few": ([loss, loss + 1], [0, 1]), "real_line": ([loss], [0])}, "steps": 9}
+        return {
+            "losses": {
+                "real_few": ([loss, loss + 1], [0, 1]),
+                "real_line": ([loss], [0]),
+                "resize views": ([loss], [0]),
+            },
+            "steps": 9,
+        }
 
     runs = {"recipe": run(1.0), "joint": run(1.25), "lines": run(2.0), "lines_adamw": run(2.5)}
     record = {"runs": runs, "seconds": 60.0, "device": "cpu", "at_once": 4, "command": "c", "torch": "2", "python": "3"}
     text = reader_ablation.report(record)
-    assert "| the recipe | 9 | | | | 1.500 | | |" in text
-    assert f"| {VARIATIONS['joint'].what} | 9 | | | | +0.250 (+0.250 to +0.250) | | |" in text
+    assert "| the recipe | 9 | | | | 1.500 | | | 1.000 | |" in text
+    assert (
+        f"| {VARIATIONS['joint'].what} | 9 | | | | +0.250 (+0.250 to +0.250) | | | +0.250 (+0.250 to +0.250) | |"
+        in text
+    )
     assert f"| {VARIATIONS['lines_adamw'].what} | 9 | | +0.500 (+0.500 to +0.500) |" in text
