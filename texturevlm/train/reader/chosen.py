@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from texturevlm.train.reader.views import Chooser, Floats, drawn_chooser
+from texturevlm.train.reader.views import CHOOSERS, Chooser, Floats
 
 VIEWS_FILE = "views.npz"
 _PARTS = 16  # of a pixel
@@ -42,7 +42,7 @@ def choose_views(
     chooser, ratio, found = Chooser(image), image.width / width, []
     for number, question in enumerate(questions):
         for _ in range(each):
-            scorer, allocator = drawn_chooser(rng)
+            scorer, allocator = CHOOSERS[int(rng.integers(len(CHOOSERS)))]
             boxes = chooser.boxes(question, int(rng.choice(_BUDGETS)), scorer, allocator) / ratio
             found.append(ChosenView(number, ratio, boxes.astype(np.float32)))
     return found

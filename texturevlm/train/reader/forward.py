@@ -61,8 +61,15 @@ class Reading(NamedTuple):
     answer: Tensor
 
 
-def positions(centre: Tensor, step: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """patch, extent, token and after of Prompts, in native coordinates.
+def answer_starts(ids: Tensor) -> Tensor:
+    """(B,): where ANSWER stands, which the answer follows."""
+    return (ids == ANSWER).int().argmax(1)
+
+
+def positions(
+    centre: Tensor, step: Tensor, size: Tensor, coordinates: str = "native"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """patch, extent, token and after of Prompts.
 
     centre: (B, K, 2), x then y in pixels
     step:   (B, K, 2), pixels per sample along x and y
@@ -70,7 +77,7 @@ def positions(centre: Tensor, step: Tensor, size: Tensor) -> tuple[Tensor, Tenso
     """
     grid = (size / TOKEN_SIDE).round().clamp(min=1)
     found = places(
-        centre, step, torch.stack([size / grid, grid], 1), side=TOKEN_SIDE, merge=MERGE, coordinates="native"
+        centre, step, torch.stack([size / grid, grid], 1), side=TOKEN_SIDE, merge=MERGE, coordinates=coordinates
     )
     return found.patch.flatten(1, 2), found.extent.flatten(1, 2), found.token, grid.amax(-1)
 
@@ -206,7 +213,7 @@ class BatchedReader(nn.Module):
         own_order = torch.where(own_order < before, own_order, own_order + count)
         hidden: Tensor = model.norm(x.gather(1, own_order[..., None].expand(-1, -1, width)))
         seen = (before + torch.arange(room, device=ids.device))[..., None].expand(-1, -1, width)
-        first = (before + count + 1)[..., None].expand(-1, -1, width)  # ANSWER
+        first = (answer_starts(ids)[:, None] + count)[..., None].expand(-1, -1, width)
         return hidden, middle.gather(1, seen), middle.gather(1, first)[:, 0]
 
     def forward(self, prompts: Prompts) -> Reading:
@@ -215,38 +222,41 @@ class BatchedReader(nn.Module):
         return Reading(self.network.lm_head(hidden), patches, visual, answer)
 
 
-def answer_loss(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the answers and their ends, and the share of characters that are right.
+def character_losses(logits: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
+    """(B, T - 1): the cross-entropy of each id that follows, and whether it belongs to an answer or is its end."""
+    at = torch.arange(prompts.ids.shape[1] - 1, device=logits.device)[None]
+    counts = (at >= answer_starts(prompts.ids)[:, None]) & (at < prompts.length[:, None] - 1)
+    each = functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), prompts.ids[:, 1:], reduction="none")
+    return each, counts
+
+
+def answer_loss(logits: Tensor, prompts: Prompts) -> Tensor:
+    """The mean cross-entropy of the answers and their ends.
 
     A character weighs less in a longer answer (by the root of its length): otherwise addresses would drown totals.
     """
-    at = torch.arange(prompts.ids.shape[1] - 1, device=logits.device)[None]
-    counts = (at >= prompts.before[:, None] + 1) & (at < prompts.length[:, None] - 1)  # after ANSWER
-    target = prompts.ids[:, 1:]
-    each = functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), target, reduction="none")
-    right = (logits[:, :-1].argmax(-1) == target) & counts
+    each, counts = character_losses(logits, prompts)
     weight = counts * counts.sum(1, keepdim=True).clamp(min=1).rsqrt()
-    return (each * weight).sum() / weight.sum().clamp(min=1), right.sum() / counts.sum().clamp(min=1)
+    return (each * weight).sum() / weight.sum().clamp(min=1)
 
 
 @torch.no_grad()
 def answers(reader: BatchedReader, prompts: Prompts, longest: int) -> Tensor:
     """The likeliest next ids one after another, (B, longest); the answers in `prompts` are not looked at."""
     image, deep, _ = reader.look(prompts)
-    before, count = prompts.before, len(prompts.ids)
-    room = max(prompts.ids.shape[1], int(before.max()) + 2 + longest)
+    first, count = answer_starts(prompts.ids) + 1, len(prompts.ids)
+    room = max(prompts.ids.shape[1], int(first.max()) + longest)
     ids = functional.pad(prompts.ids, (0, room - prompts.ids.shape[1]), value=PAD)
     at = torch.arange(room, device=ids.device)[None]
-    ids = torch.where(at < before[:, None] + 2, ids, PAD)  # up to and with STOP, ANSWER
-    assert bool((ids.gather(1, before[:, None] + 1) == ANSWER).all())
+    ids = torch.where(at < first[:, None], ids, PAD)
     done = torch.zeros(count, dtype=torch.bool, device=ids.device)
     for number in range(longest):
         hidden, _, _ = reader.read(image, deep, prompts._replace(ids=ids))
-        last = hidden[torch.arange(count, device=ids.device), before + 1 + number]
-        following = reader.network.lm_head(last).argmax(-1).where(~done, torch.full_like(before, PAD))
-        ids = ids.scatter(1, (before + 2 + number)[:, None], following[:, None])
+        last = hidden[torch.arange(count, device=ids.device), first - 1 + number]
+        following = reader.network.lm_head(last).argmax(-1).where(~done, torch.full_like(first, PAD))
+        ids = ids.scatter(1, (first + number)[:, None], following[:, None])
         done = done | (following == END)
         if bool(done.all()):
             break
-    own = before[:, None] + 2 + torch.arange(longest, device=ids.device)
+    own = first[:, None] + torch.arange(longest, device=ids.device)
     return ids.gather(1, own.clamp(max=room - 1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.train.reader.alphabet import PAD, VOCABULARY
-from texturevlm.train.reader.forward import Prompts
+from texturevlm.train.reader.forward import Prompts, answer_starts
 from texturevlm.train.reader.network import PATCH
 
 _BLANK = 0.5  # weight of the halves without a letter
@@ -37,7 +37,7 @@ class LetterHead(nn.Module):
         reach = (step[:, :, None] * (PATCH / 2)).expand(-1, -1, 4, -1).flatten(1, 2)
         gap = marks[:, :, None] - middle[:, None]  # (B, T, 4K, 2)
         found, where = (gap.abs() <= reach[:, None]).all(-1).max(-1)
-        number = torch.arange(marks.shape[1], device=centre.device)[None] + prompts.before[:, None] + 2
+        number = torch.arange(marks.shape[1], device=centre.device)[None] + answer_starts(prompts.ids)[:, None] + 1
         found = found & (number < prompts.length[:, None] - 1)
         letter = prompts.ids.gather(1, number.clamp(max=prompts.ids.shape[1] - 1))
         right = gap[..., 0].gather(2, where[..., None])[..., 0] > 0

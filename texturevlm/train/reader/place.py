@@ -1,7 +1,7 @@
-"""An auxiliary head that is dropped after training: which visual tokens show the answer.
+"""An auxiliary head that is dropped after training: which visual tokens show the answer, and which its label.
 
-A reader that reads well still answers with another value of the page. The place of the answer is known in training, so
-the middle of the language model is told where to look, as the letter head tells the tower.
+A reader that reads well still answers with another value of the page. Both places are known in training, so the middle
+of the language model is told where to look, as the letter head tells the tower.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from texturevlm.train.reader.network import TOKEN_SIDE
 
-WIDTH = 64
+WIDTH, _PLACES = 64, 2
 
 
 class PlaceHead(nn.Module):
@@ -20,28 +20,29 @@ class PlaceHead(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.query, self.key = nn.Linear(width, WIDTH, bias=False), nn.Linear(width, WIDTH)
+        self.query, self.key = nn.Linear(width, _PLACES * WIDTH, bias=False), nn.Linear(width, _PLACES * WIDTH)
         nn.init.zeros_(self.query.weight)  # a head that knows nothing yet must not disturb what was learned
 
     def forward(self, visual: Tensor, answer: Tensor, wanted: Tensor) -> Tensor:
-        """The cross-entropy of the places, over the prompts that have any.
+        """The cross-entropy of the places, over those that a prompt has.
 
         visual: (B, K, D), hidden states of the visual tokens
         answer: (B, D), hidden state of the token that the answer follows
-        wanted: (B, K), from `answer_shares`
+        wanted: (B, 2, K), of the answer and of its label, from `token_shares`
         """
-        query, key = self.query(self.norm(answer)), self.key(self.norm(visual))
-        score = torch.einsum("bd,bkd->bk", query.float(), key.float()) * WIDTH**-0.5
-        loss: Tensor = -(wanted * score.log_softmax(1)).sum() / wanted.sum().clamp(min=1)
+        query = self.query(self.norm(answer)).unflatten(-1, (_PLACES, WIDTH)).float()
+        key = self.key(self.norm(visual)).unflatten(-1, (_PLACES, WIDTH)).float()
+        score = torch.einsum("bpd,bkpd->bpk", query, key) * WIDTH**-0.5
+        loss: Tensor = -(wanted * score.log_softmax(2)).sum() / wanted.sum().clamp(min=1)
         return loss
 
 
-def answer_shares(centre: Tensor, step: Tensor, used: Tensor, boxes: Tensor) -> Tensor:
-    """(B, K): how much of the answer each token shows, fine tokens more; sums to 1, or to 0 if no token shows it.
+def token_shares(centre: Tensor, step: Tensor, used: Tensor, boxes: Tensor) -> Tensor:
+    """(B, K): how much of its area each token spends on the boxes; sums to 1, or to 0 if no token shows them.
 
     centre, step: (B, K, 2), of the tokens in pixels
     used:         (B,), how many of the tokens are used, the first ones
-    boxes:        (B, N, 4), of the answer, xyxy in pixels; those without area count for nothing
+    boxes:        (B, N, 4), xyxy in pixels; those without area count for nothing
     """
     half = step * (TOKEN_SIDE / 2)
     low, high = (centre - half)[:, :, None], (centre + half)[:, :, None]

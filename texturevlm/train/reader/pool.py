@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -35,9 +35,9 @@ _FAILURES = 20  # pages in a row that cannot be made: a worker ends
 
 
 class Batch(NamedTuple):
-    """Prompts, and what the heads need that are dropped: centre and step of tokens (B, K, 2), marks, boxes (B, N, 4).
+    """Prompts, and what the heads need that are dropped: centre and step of tokens (B, K, 2).
 
-    marks, boxes: as in ReaderSample, of letters (B, T, 2) and of answers (B, N, 4), with rows of zeros
+    marks, boxes, named: as in ReaderSample, (B, T, 2) and (B, N, 4), with rows of zeros
     """
 
     prompts: Prompts
@@ -45,10 +45,13 @@ class Batch(NamedTuple):
     step: Tensor
     marks: Tensor
     boxes: Tensor
+    named: Tensor
 
 
 class Pool:
     """`room` pages on a device."""
+
+    coordinates = "native"  # of patches in the vision tower, as in `places`
 
     def __init__(self, room: int, device: torch.device | str) -> None:
         self.room, self.filled, self.seen = room, 0, 0
@@ -138,11 +141,13 @@ class Pool:
         if augment:
             pixels = _recoloured(pixels)
         larger = own["magnified"][:, None, None]
-        patch, extent, token, after = positions(centre * larger, step * larger, meta[:, :2] * larger[:, 0])
+        patch, extent, token, after = positions(
+            centre * larger, step * larger, meta[:, :2] * larger[:, 0], self.coordinates
+        )
         segment = None if name in CROPS else own["segment"].long()
         text = (own[field].long() for field in ("used", "ids", "before", "length"))
         prompts = Prompts(pixels, patch, extent, segment, token, after, *text)
-        return Batch(prompts, centre, step, own["marks"], own["boxes"])
+        return Batch(prompts, centre, step, own["marks"], own["boxes"], own["named"])
 
     sampler: Callable[..., Tensor] = staticmethod(lambda *given: sample_pages(*given))
 
@@ -218,11 +223,13 @@ class Workers:
 
     They are forked at once: before the GPU is used, and while no thread of ours holds a lock.
 
-    make: (generator) → a page and its samples
+    make:  (generator) → a page and its samples
+    seeds: of the pages, together with the step that they are first made for: a resumed run sees other pages
     """
 
-    def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seed: int) -> None:
+    def __init__(self, make: Callable[[np.random.Generator], Made], count: int, seeds: Sequence[int]) -> None:
         context = get_context("fork")
+        self._first = context.Value("q", 0)
         self._free, self._done = context.SimpleQueue(), context.SimpleQueue()
         self._images, self._meta = _shared((*PAGE_SIZE,), np.uint8), _shared((3,), np.float32)
         self._samples = {
@@ -233,20 +240,19 @@ class Workers:
             for name in SHAPES
         }
         self._processes = [
-            context.Process(target=self._work, args=(make, [seed, number]), daemon=True) for number in range(count)
+            context.Process(target=self._work, args=(make, [*seeds, number]), daemon=True) for number in range(count)
         ]
         for process in self._processes:
             process.start()
-        for slot in range(_SLOTS):
-            self._free.put(slot)
 
-    def _work(self, make: Callable[[np.random.Generator], Made], seed: list[int]) -> None:
+    def _work(self, make: Callable[[np.random.Generator], Made], seeds: list[int]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no context per worker: asking for a GPU would make one
         torch.set_num_threads(1)
         os.nice(5)
-        rng = np.random.default_rng(seed)
+        rng = None
         while True:
             slot = self._free.get()
+            rng = rng or np.random.default_rng([*seeds, self._first.value])
             page, samples = make(rng)
             self._images[slot], self._meta[slot] = _framed(page)
             for name, columns in self._samples.items():
@@ -254,8 +260,11 @@ class Workers:
                     columns[field][slot] = column
             self._done.put(slot)
 
-    def feed(self, pool: Pool) -> None:
-        """Start the thread that fills a pool."""
+    def feed(self, pool: Pool, step: int = 0) -> None:
+        """Start to make pages, and the thread that fills a pool with them; step: that they are first made for."""
+        self._first.value = step
+        for slot in range(_SLOTS):
+            self._free.put(slot)
         threading.Thread(target=self._feed, args=(pool,), daemon=True).start()
 
     def _feed(self, pool: Pool) -> None:

@@ -20,7 +20,7 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import ReaderQuestion, reading_order
 from texturevlm.train.render.fonts import Face, cached_face
-from texturevlm.train.render.sheet import FINE
+from texturevlm.train.render.sheet import FINE, PlacedWord
 
 _BASELINE = 0.8  # of the height of a box of OCR
 _STRETCHES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)  # of letters: few, so that drawn letters are used again
@@ -29,13 +29,20 @@ _DARKEST_PAPER = 110  # below it is white on black
 _SLACK = 2.0  # pixels between a box of an annotation and a word of OCR within it
 _MADE_UP = 0.2  # share of words that are letters at random
 _SMALLEST = 6  # pixels of a box that can be written into
+_DECOYS = 0.2  # at most this share of the other words is replaced as well
+_BILEVEL = 0.25  # share of words that are printed in black and white, as old scanners saw them
+_DRAWN = ("funsd", "sroie")  # data sets whose boxes were drawn by people, around the whole answer
 
 
 class _Rewrite(NamedTuple):
-    """A question of a page, the words of the page that are its answer, and what replaces them."""
+    """A question of a page, and the words that replace its answer.
+
+    places: the words of the page that are the answer, at every place where it stands; if there are none, OCR read
+            something else there: `texts` are printed as one line over the question's only box
+    """
 
     question: int
-    words: list[int]
+    places: list[list[int]]
     texts: list[str]
 
 
@@ -59,33 +66,62 @@ class AnswerWriter:
         if not planned:
             return page
         image, words, questions = page.image.copy(), list(page.words), list(page.questions)
+        for at in self._decoys(page, rng):
+            text, box = words[at]
+            other = similar_word(text, rng, self._by_length)
+            face = _fitting(rng.choice(self.fonts), other, box)
+            if face is not None:
+                words[at] = (other, _print(image, other, box, face, rng))
+        hidden: set[int] = set()  # words under a line that was printed over them
         for one in planned:
-            font = rng.choice(self.fonts)
-            fits = [_fitting(font, text, words[at][1]) for at, text in zip(one.words, one.texts)]
-            if any(face is None for face in fits):
-                continue
-            for at, text, face in zip(one.words, one.texts, fits):
-                assert face is not None
-                words[at] = (text, _print(image, text, words[at][1], face, rng))
             asked = questions[one.question]
-            answer, boxes = " ".join(one.texts), tuple(words[at][1] for at in one.words)
-            questions[one.question] = asked._replace(answer=answer, boxes=boxes)
-        return page._replace(image=image, words=words, questions=questions)
+            spots = [words[at][1] for place in one.places for at in place] or [asked.boxes[0]]
+            texts = one.texts * len(one.places) or [" ".join(one.texts)]
+            font = rng.choice(self.fonts)
+            faces = [_fitting(font, text, box) for text, box in zip(texts, spots)]
+            fitting = [face for face in faces if face is not None]
+            if len(fitting) < len(faces):
+                continue
+            boxes = [_print(image, text, box, face, rng) for text, box, face in zip(texts, spots, fitting)]
+            for at, text, box in zip((at for place in one.places for at in place), texts, boxes):
+                words[at] = (text, box)
+            if not one.places:
+                hidden.update(_inside(page, asked.boxes))
+                words += _split(one.texts, boxes[0], fitting[0])
+                boxes = [box for _, box in words[-len(one.texts) :]]
+            questions[one.question] = asked._replace(answer=" ".join(one.texts), boxes=tuple(boxes[: len(one.texts)]))
+        kept = [word for number, word in enumerate(words) if number not in hidden]
+        return page._replace(image=image, words=kept, questions=questions)
+
+    def _decoys(self, page: ReaderPage, rng: random.Random) -> list[int]:
+        """Words that no question asks for or names: if only answers were printed anew, the print would tell them."""
+        asked = {number for question in page.questions for number in _inside(page, question.boxes)}
+        named = {_plain(part) for question in page.questions for part in f"{question.text} {question.answer}".split()}
+        free = [at for at, (text, _) in enumerate(page.words) if at not in asked and _plain(text) not in named]
+        return rng.sample(free, int(len(free) * rng.uniform(0, _DECOYS)))
 
     def _plan(self, page: ReaderPage, rng: random.Random) -> list[_Rewrite]:
-        """The questions whose answer stands at one place, reads there as annotated, and answers no other question."""
-        places = [_words_of_answer(page, question) for question in page.questions]
+        """The questions whose answer can be told from everything else on the page.
+
+        Where OCR reads it as annotated, every place where it stands is one that no other question asks for. Elsewhere a
+        person drew one box around it, which no other question shares.
+        """
         asked = np.zeros(len(page.words), np.int64)
-        for numbers in places:
-            asked[numbers] += 1
+        for question in page.questions:
+            asked[_inside(page, question.boxes)] += 1
         text = [_plain(word) for word, _ in page.words]
-        joined = " ".join(text)
         found = []
-        for number, (question, at) in enumerate(zip(page.questions, places)):
-            same = " ".join(text[one] for one in at)
-            if at and (asked[at] == 1).all() and f" {joined} ".count(f" {same} ") <= 1:
-                parts = question.answer.split()
-                found.append(_Rewrite(number, at, [similar_word(part, rng, self._by_length) for part in parts]))
+        for number, question in enumerate(page.questions):
+            at, parts = _words_of_answer(page, question), question.answer.split()
+            texts = [similar_word(part, rng, self._by_length) for part in parts]
+            if at:
+                places = [at, *_repeated([text[one] for one in at], text, at)]
+                own = set(_inside(page, question.boxes))
+                if all(asked[one] == (one in own) for place in places for one in place):
+                    found.append(_Rewrite(number, places, texts))
+            elif question.kind in _DRAWN and len(question.boxes) == 1 and parts:
+                alone = (asked[_inside(page, question.boxes)] == 1).all()
+                found += [_Rewrite(number, [], texts)] if alone else []
         return found
 
 
@@ -116,17 +152,41 @@ def _words_of_answer(page: ReaderPage, question: ReaderQuestion) -> list[int]:
     wanted = [_plain(part) for part in question.answer.split()]
     if not question.boxes or not page.words or not all(wanted):
         return []
-    boxes = np.array([box for _, box in page.words])
-    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
-    inside = np.zeros(len(boxes), bool)
-    for box in question.boxes:
-        inside |= ((centre > np.array(box[:2]) - _SLACK) & (centre < np.array(box[2:]) + _SLACK)).all(1)
-    order = reading_order(boxes, np.flatnonzero(inside).tolist())
+    order = reading_order(np.array([box for _, box in page.words]), _inside(page, question.boxes))
     read = [_plain(page.words[number][0]) for number in order]
     for first in range(len(read) - len(wanted) + 1):
         if read[first : first + len(wanted)] == wanted:
             return order[first : first + len(wanted)]
     return []
+
+
+def _inside(page: ReaderPage, areas: Sequence[Box]) -> list[int]:
+    """The words whose centre lies in one of the boxes."""
+    boxes = np.array([box for _, box in page.words], np.float64).reshape(-1, 4)
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    inside = np.zeros(len(boxes), bool)
+    for box in areas:
+        inside |= ((centre > np.array(box[:2]) - _SLACK) & (centre < np.array(box[2:]) + _SLACK)).all(1)
+    found: list[int] = np.flatnonzero(inside).tolist()
+    return found
+
+
+def _repeated(wanted: Sequence[str], text: Sequence[str], at: Sequence[int]) -> list[list[int]]:
+    """The other places of a page, word after word as OCR lists them, that read `wanted`."""
+    count = len(wanted)
+    runs = [list(range(first, first + count)) for first in range(len(text) - count + 1)]
+    return [run for run in runs if [text[one] for one in run] == list(wanted) and not set(run) & set(at)]
+
+
+def _split(texts: Sequence[str], box: Box, face: Face) -> list[PlacedWord]:
+    """The words of a printed line, each with its part of the line's box."""
+    x0, y0, x1, y1 = box
+    line, found, signs = " ".join(texts), [], 0
+    for text in texts:
+        start, end = (x0 + face.width(line[:to]) / FINE for to in (signs, signs + len(text)))
+        found.append((text, (start, y0, min(end, x1), y1)))
+        signs += len(text) + 1
+    return found
 
 
 def _fitting(font: Path, text: str, box: Box) -> Face | None:
@@ -162,6 +222,8 @@ def _print(image: NDArray[np.uint8], text: str, box: Box, face: Face, rng: rando
         _stamp(cover, glyph.ink, round(place) + glyph.left, line + glyph.top)
         place += glyph.advance
     share = cover.reshape(spot.shape[0], FINE, spot.shape[1], FINE).mean((1, 3)) / 255
+    if rng.random() < _BILEVEL:
+        share = (share > rng.uniform(0.3, 0.55)).astype(np.float64)
     fade = rng.uniform(0.8, 1.0)
     spot[:] = np.clip(wiped + (ink - wiped) * share * fade, 0, 255).astype(np.uint8)
     return (x0, y0, end, y1)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from texturevlm.allocate.footprints import Box
 from texturevlm.train.reader.alphabet import ILLEGIBLE, encode_text, training_ids
 from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
@@ -80,7 +81,7 @@ class ReaderSample(NamedTuple):
     tokens, segment, magnified: as in ReaderView
     keep:              the box outside of which paper is shown
     marks:             (letters, 2), see `letter_marks`
-    boxes:             (n, 4), where the answer stands; none if nobody can read it there
+    boxes, named:      (n, 4), where the answer stands, and what the question names; none if nobody can read it there
     """
 
     tokens: Floats
@@ -91,6 +92,7 @@ class ReaderSample(NamedTuple):
     keep: tuple[float, float, float, float]
     marks: Floats
     boxes: Floats
+    named: Floats
     kind: str
 
 
@@ -100,12 +102,16 @@ _NO_BOXES = np.zeros((0, 4), np.float32)
 
 
 def page_samples(
-    page: ReaderPage, rng: np.random.Generator, *, chooser: bool = False, kinds: dict[str, float] = VIEW_KINDS
+    page: ReaderPage,
+    rng: np.random.Generator,
+    *,
+    choosers: Sequence[tuple[str, str]] = (),
+    kinds: dict[str, float] = VIEW_KINDS,
 ) -> dict[str, list[ReaderSample]]:
     """The samples of a page by the names of SHAPES, at most as many as fit; none if the page has too few words.
 
-    chooser: whether the package's own choosers lay the views
-    kinds:   of views, and how often each is drawn
+    choosers: relevance and allocator of those of the package that lay the views; none: they are simulated
+    kinds:    of views, and how often each is drawn
     """
     found: dict[str, list[ReaderSample]] = {name: [] for name in SHAPES}
     if len(page.words) < 4:
@@ -120,7 +126,7 @@ def page_samples(
     questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
     if not questions:
         return found
-    geometry, own = PageInk(page.image, rng), _chooser(page, rng) if chooser else None
+    geometry, own = PageInk(page.image, rng), _chooser(page, rng) if choosers else None
     words = boxes.astype(np.float32)
     kinds_asked = ["place" if question.kind in PLACE_KINDS else question.kind for question in questions]
     common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date: each kind is asked as often
@@ -137,7 +143,7 @@ def page_samples(
                 made = ahead[int(rng.integers(len(ahead)))]
                 question, view = page.questions[made.question], as_view(made.boxes, made.magnified, "ahead")
             elif question.boxes and own is not None:
-                view = own.view(question.text, shape.budget(rng), rng)
+                view = own.view(question.text, shape.budget(rng), *choosers[int(rng.integers(len(choosers)))])
             elif question.boxes:
                 asked = (*question.boxes, *question.named)
                 view = draw_view(geometry, shape.budget(rng), question.boxes, asked, words, rng, kinds)
@@ -164,12 +170,17 @@ def _asked(
     named = legible_height(view.tokens, question.named) * page.type_share
     if named < _HARD and rng.random() > _GUESSED:
         return None
-    boxes = np.array(question.boxes[:_MOST_BOXES], np.float32).reshape(-1, 4)
+    boxes = _some_boxes(question.boxes)
     if height < _LEGIBLE or not page.readable:
         prompt, boxes = training_ids(question.text, ILLEGIBLE, shape.length), _NO_BOXES
         assert prompt is not None
     own = (view.tokens, view.segment, view.magnified)
-    return ReaderSample(*own, *prompt, _EVERYWHERE, _NO_MARKS, boxes, question.kind)
+    label = _some_boxes(question.named) if named >= _HARD else _NO_BOXES
+    return ReaderSample(*own, *prompt, _EVERYWHERE, _NO_MARKS, boxes, label, question.kind)
+
+
+def _some_boxes(boxes: Sequence[Box]) -> Floats:
+    return np.array(boxes[:_MOST_BOXES], np.float32).reshape(-1, 4)
 
 
 def _line(
@@ -250,7 +261,7 @@ def _crop(
         tokens = np.concatenate([centre, np.full_like(centre, step)], 1).astype(np.float32)
         segment = np.zeros(len(tokens), np.int8)  # all tokens of a crop attend to one another
         marks = letter_marks(page, chosen) if page.readable else _NO_MARKS
-        return ReaderSample(tokens, segment, 1.0, *prompt, keep, marks, _NO_BOXES, kind)
+        return ReaderSample(tokens, segment, 1.0, *prompt, keep, marks, _NO_BOXES, _NO_BOXES, kind)
     return None
 
 
@@ -290,6 +301,7 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
         "keep": ((4,), np.float32),
         "marks": ((marks, 2), np.float32),
         "boxes": ((boxes, 4), np.float32),
+        "named": ((boxes, 4), np.float32),
     }
 
 
@@ -308,6 +320,7 @@ def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarra
         arrays["ids"][number, : len(one.ids)], arrays["length"][number] = one.ids, len(one.ids)
         arrays["before"][number], arrays["keep"][number] = one.before, one.keep
         arrays["boxes"][number, : len(one.boxes)] = one.boxes
+        arrays["named"][number, : len(one.named)] = one.named
         if len(arrays["marks"][number]):
             arrays["marks"][number] = _FAR
             arrays["marks"][number, : len(one.marks)] = one.marks

@@ -1,16 +1,17 @@
 """Train the reader: lines first, then blocks, then questions with views as choosers lay them.
 
 Pages are rendered without end and mixed with real pages of train splits. Batches depend on how many pages the workers
-have made so far, so two runs of one seed see the same pages but not the same batches; a resumed run goes on with fresh
-pages.
+have made so far, so two runs of one seed see the same pages but not the same batches. A run that is resumed, or begins
+with other weights, sees other pages: the stages of a long training must not repeat the pages of the one before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,20 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from texturevlm.check import check_count
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.check import check_choice, check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.train.fit import generator_at
 from texturevlm.train.reader.alphabet import decode_ids
-from texturevlm.train.reader.forward import BatchedReader, answer_loss, answers
+from texturevlm.train.reader.forward import (
+    BatchedReader,
+    Prompts,
+    answer_loss,
+    answer_starts,
+    answers,
+    character_losses,
+)
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
 from texturevlm.train.reader.packing import PackedPages
 from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, turned
-from texturevlm.train.reader.place import PlaceHead, answer_shares
+from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
+from texturevlm.train.reader.views import VIEW_KINDS
 from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import families
 
@@ -42,6 +52,7 @@ _TURNED = 0.02  # share of pages that are mirrored or upside down
 _UNSEEN = 9  # one font family in so many is held out
 _LONGEST = 40  # characters of answers that are judged
 _JUDGED = 192  # samples of a shape
+_AT_ONCE = 32  # samples whose loss is found together
 _TURNS = ({"across": True, "down": False}, {"across": False, "down": True}, {"across": True, "down": True})
 _RECOMPILED = 64  # each shape, and each of several modules, compiles anew
 
@@ -74,7 +85,9 @@ class ReaderTask:
         batch: float = 1.0  # of BATCHES
         real: float = 0.33  # the share of pages that are not rendered
         rewritten: float = 0.6  # the share of the answers on real pages that are replaced by others
+        views: dict[str, float] = field(default_factory=lambda: dict(VIEW_KINDS))  # kinds, and how often each is drawn
         choosers: float = 0.1  # the share of pages whose views are laid by the package's own choosers
+        allocators: tuple[str, ...] = ("auto", "density")  # of those choosers
         workers: int = 15  # processes that make pages
         room: int = 16000  # pages in the pool
         first: int = 500  # pages before the first step
@@ -88,11 +101,16 @@ class ReaderTask:
         for name in ("real", "rewritten", "choosers"):
             if not 0 <= getattr(settings, name) <= 1:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
+        if unknown := [name for name in settings.views if name not in VIEW_KINDS]:
+            raise ValueError(f"ReaderTask: views may have {', '.join(VIEW_KINDS)}, got {unknown[0]!r}")
+        for name in settings.allocators:
+            check_choice("ReaderTask", "allocators", name, ALLOCATORS)
         if settings.start is not None and not settings.start.is_file():
             raise FileNotFoundError(f"ReaderTask: start must be a file of weights, got {settings.start}")
         self.settings, self.device = settings, device
         self.maker = PageMaker(settings)
-        self.workers = Workers(report_errors(self.maker.learned), settings.workers, settings.seed)
+        seeds = (settings.seed, 0 if settings.start is None else _digest(settings.start))
+        self.workers = Workers(report_errors(self.maker.learned), settings.workers, seeds)
         self.pool: Pool | None = None
         self._filling = threading.Lock()  # `fit` may prepare batches in several threads
         self.held: dict[str, Pool] = {}
@@ -114,7 +132,7 @@ class ReaderTask:
     def batch(self, step: int) -> Drawn:
         with self._filling:
             if self.pool is None:
-                self.pool = self._filled()
+                self.pool = self._filled(step)
         shares = {"line": 1.0} if step < self.settings.lines else SHARES
         if self.settings.lines <= step < self.settings.blocks:
             shares = {"line": 0.5, "block": 0.5}
@@ -123,11 +141,11 @@ class ReaderTask:
         shape = list(shares)[min(int(np.searchsorted(ends, roll * ends[-1], side="right")), len(shares) - 1)]
         return Drawn(shape, self.pool.draw(shape, max(1, round(BATCHES[shape] * self.settings.batch))))
 
-    def _filled(self) -> Pool:
+    def _filled(self, step: int) -> Pool:
         """The pool with its first pages; meanwhile the pages to evaluate on are made."""
         pool = Pool(self.settings.room, self.device)
         pool.sampler = self.sampler
-        self.workers.feed(pool)
+        self.workers.feed(pool, step)
         self.held = {name: self._held(name) for name in ("rendered", "wording", "real")}
         while pool.filled < min(self.settings.first, self.settings.room):
             if not self.workers.alive:
@@ -144,12 +162,13 @@ class ReaderTask:
     def losses(self, drawn: Drawn, step: int) -> dict[str, Tensor]:
         batch = drawn.batch
         found = self.reader(batch.prompts)
-        loss, _ = answer_loss(found.logits, batch.prompts)
+        loss = answer_loss(found.logits, batch.prompts)
         letters = place = loss.new_zeros(())
         if drawn.shape in CROPS:
             letters = self.module.letter_head(found.patches, batch.prompts, batch.centre, batch.step, batch.marks)
         else:
-            wanted = answer_shares(batch.centre, batch.step, batch.prompts.used, batch.boxes)
+            tokens = (batch.centre, batch.step, batch.prompts.used)
+            wanted = torch.stack([token_shares(*tokens, boxes) for boxes in (batch.boxes, batch.named)], 1)
             place = self.module.place_head(found.visual, found.answer, wanted)
         return {"answer": loss, "letters": letters, "place": place}
 
@@ -160,30 +179,50 @@ class ReaderTask:
             for shape in SHAPES:
                 if name == "wording" and shape in CROPS:
                     continue
-                pairs = self._said(pool, shape)
-                if not pairs:
+                judged = self.judged(pool, shape)
+                if judged is None:
                     continue
+                found[f"{name}_{shape}_loss"] = float(self.sample_losses(judged[0]).mean())
+                pairs = self._said(judged[0])
                 if shape in CROPS:
                     found[f"{name}_{shape}_cer"] = error_rate(pairs)
                 else:
                     found[f"{name}_{shape}_anls"] = sum(anls(said, [true]) for said, true in pairs) / len(pairs)
         return found
 
-    def _said(self, pool: Pool, shape: str) -> list[tuple[str, str]]:
-        """What is read, and what is true, for samples of a shape."""
-        length, before = (pool.samples[shape][field][: pool.filled] for field in ("length", "before"))
+    def judged(self, pool: Pool, shape: str) -> tuple[Batch, Tensor] | None:
+        """The samples of a shape that are judged, those with short answers, and their pages; None if there are none."""
+        length, before = (pool.samples[shape][name][: pool.filled] for name in ("length", "before"))
         fits = (length > 0) & (length - before - 3 <= _LONGEST)
         places = fits.nonzero()
         if not len(places):
-            return []
+            return None
         chosen = torch.linspace(0, len(places) - 1, min(_JUDGED, len(places)), device=places.device).long()
         page, number = places[chosen].unbind(1)
-        prompts = pool.batch(shape, page, number).prompts
-        kind = "cuda" if prompts.pixels.is_cuda else "cpu"
-        with torch.autocast(kind, torch.bfloat16, enabled=prompts.pixels.is_cuda):
+        return pool.batch(shape, page, number), page
+
+    def sample_losses(self, batch: Batch) -> Tensor:
+        """(B,): the mean loss of each answer's characters."""
+        found = []
+        for first in range(0, len(batch.prompts.ids), _AT_ONCE):  # few at once: several trainings may share a GPU
+            some = [None if one is None else one[first : first + _AT_ONCE] for one in batch.prompts]
+            prompts = Prompts(*some)  # type: ignore[arg-type]  # only `segment` may be None
+            with torch.autocast(prompts.pixels.device.type, torch.bfloat16, enabled=prompts.pixels.is_cuda):
+                each, counts = character_losses(self.plain(prompts).logits, prompts)
+            found.append((each * counts).sum(1) / counts.sum(1))
+        return torch.cat(found)
+
+    def _said(self, batch: Batch) -> list[tuple[str, str]]:
+        """What is read, and what is true."""
+        prompts = batch.prompts
+        with torch.autocast(prompts.pixels.device.type, torch.bfloat16, enabled=prompts.pixels.is_cuda):
             said = answers(self.plain, prompts, _LONGEST + 1).tolist()
-        truth = zip(prompts.ids.tolist(), prompts.before.tolist())
-        return [(decode_ids(one), decode_ids(ids[first + 2 :])) for one, (ids, first) in zip(said, truth)]
+        truth = zip(prompts.ids.tolist(), answer_starts(prompts.ids).tolist())
+        return [(decode_ids(one), decode_ids(ids[first + 1 :])) for one, (ids, first) in zip(said, truth)]
+
+
+def _digest(path: Path) -> int:
+    return int.from_bytes(hashlib.blake2b(path.read_bytes(), digest_size=8).digest(), "big")
 
 
 class PageMaker:
@@ -197,6 +236,7 @@ class PageMaker:
         self.vocabulary: Vocabulary = make_vocabulary(texts)
         self.shares = np.array([] if self.packed is None else _page_shares(self.packed, self.numbers))
         self.fonts, self.unseen = split_fonts(find_fonts(settings.fonts))
+        self.choosers = [(scorer, one) for scorer in ("scout", "none") for one in settings.allocators]
         self.writer = AnswerWriter(self.fonts, [word for page in texts for word, _ in page.words])
 
     def learned(self, rng: np.random.Generator) -> Made:
@@ -208,7 +248,8 @@ class PageMaker:
                 page = rendered(rng, self.fonts, self.vocabulary)
             if rng.random() < _TURNED:
                 page = turned(page, **_TURNS[int(rng.integers(len(_TURNS)))])
-            samples = page_samples(page, rng, chooser=rng.random() < self.settings.choosers)
+            choosers = self.choosers if rng.random() < self.settings.choosers else ()
+            samples = page_samples(page, rng, choosers=choosers, kinds=self.settings.views)
             if samples["line"] and samples["many"]:
                 return page, samples
 

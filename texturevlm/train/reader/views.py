@@ -253,8 +253,7 @@ class Chooser:
         self.texture, self.patch = Texture.open(image).mipmapped(), patch
         self._prepared: dict[str, Any] = {}
 
-    def view(self, question: str, budget: int, rng: np.random.Generator) -> ReaderView:
-        scorer, allocator = drawn_chooser(rng)
+    def view(self, question: str, budget: int, scorer: str, allocator: str) -> ReaderView:
         return as_view(self.boxes(question, budget, scorer, allocator), TOKEN_SIDE / self.patch, scorer)
 
     def boxes(self, question: str, budget: int, scorer: str, allocator: str) -> Floats:
@@ -270,8 +269,3 @@ class Chooser:
         )
         boxes: Floats = found.boxes[0][found.valid[0]].numpy()
         return boxes
-
-
-def drawn_chooser(rng: np.random.Generator) -> tuple[str, str]:
-    """A random one of CHOOSERS: relevance and allocator."""
-    return CHOOSERS[int(rng.integers(len(CHOOSERS)))]

@@ -1,0 +1,238 @@
+"""What each part of the reader's recipe is worth: short trainings that differ in one thing, beside one that does not.
+
+    python -m studies.reader_ablation RECIPE --out DIR [--seconds S] [--at-once N] [--only NAME,NAME]
+
+RECIPE is a file like examples/train/reader.toml. N variations train at once, each in a process of its own, for S
+seconds with smaller batches: most begin with the recipe's weights, those of the letters and of the optimiser from
+nothing, on lines alone. They are judged by the loss on the same samples of held-out pages: rendered ones in unseen
+fonts, and real ones of held-out documents of the train splits; once more with views of one scale alone and of choosers
+alone, which says how much a reader favours the views that it was trained with. A variation of what the weights have
+learned already (where the question stands, levels, coordinates) begins with a handicap: its row says what a change
+would cost at most.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from studies.study import option, provenance, study_main
+from texturevlm.check import check_choice, check_count
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.train.config import RunConfig, from_table, read_config
+from texturevlm.train.fit import fit
+from texturevlm.train.reader.alphabet import START, STOP
+from texturevlm.train.reader.forward import Prompts, answer_starts
+from texturevlm.train.reader.pool import Batch, Pool
+from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
+from texturevlm.train.reader.task import Drawn, ReaderTask
+
+POOLS = ("rendered", "real")
+KINDS = {"resize": {"resize": 1.0}, "chosen": {"fit": 0.6, "layers": 0.4}}  # of views, judged apart
+APART = "many"  # the shape that is judged by kinds of views
+SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 1, "choosers": 0.0, "judged": 48}
+SCRATCH: dict[str, Any] = {"start": None, "lines": 10**6, "blocks": 10**6}
+Change = Callable[[Prompts], Prompts]
+
+
+def question_last(prompts: Prompts) -> Prompts:
+    """The image first, then the question."""
+    first = answer_starts(prompts.ids)[:, None]
+    at = torch.arange(prompts.ids.shape[1], device=prompts.ids.device)[None]
+    ids = prompts.ids.gather(1, torch.where((at >= 2) & (at < first), at - 2, at))
+    ids = torch.where(at == 0, START, torch.where(at == 1, STOP, ids))
+    return prompts._replace(ids=ids, before=torch.ones_like(prompts.before))
+
+
+def levels_joint(prompts: Prompts) -> Prompts:
+    """All tokens attend to one another in the vision tower."""
+    segment = prompts.segment
+    return prompts if segment is None else prompts._replace(segment=torch.zeros_like(segment))
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What differs from the recipe: settings of the loop and of the task, and prompts."""
+
+    what: str
+    fit: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
+    change: Change | None = None
+    coordinates: str = "native"
+
+
+LINES = "from nothing, lines alone: "
+VARIATIONS = {
+    "recipe": Variation("the recipe"),
+    "no_place": Variation("no loss on the place of answer and label", {"losses": {"letters": 0.15, "place": 0.0}}),
+    "question_last": Variation("the image before the question", change=question_last),
+    "joint": Variation("levels together in the vision tower", change=levels_joint),
+    "fine": Variation("fine coordinates in the vision tower", coordinates="fine"),
+    "choosers_alone": Variation("views of choosers alone, no controls", own={"views": {"fit": 0.6, "layers": 0.4}}),
+    "no_resize": Variation(
+        "no view of one scale (resize left out)", own={"views": {"oracle": 0.16, "fit": 0.5, "layers": 0.34}}
+    ),
+    "lines": Variation(LINES + "the recipe", {"rate": 1.5e-3, "losses": {"letters": 0.5}}, SCRATCH),
+    "lines_no_letters": Variation(LINES + "no letters head", {"rate": 1.5e-3, "losses": {"letters": 0.0}}, SCRATCH),
+    "lines_adamw": Variation(
+        LINES + "AdamW instead of Muon", {"rate": 1e-3, "optimiser": "adamw", "losses": {"letters": 0.5}}, SCRATCH
+    ),
+}
+
+
+class VariedTask(ReaderTask):
+    """The reader's task with other prompts, judged by losses alone."""
+
+    change: Change | None = None
+    shapes: tuple[str, ...] = ()
+
+    def batch(self, step: int) -> Drawn:
+        drawn = super().batch(step)
+        return drawn._replace(batch=self._changed(drawn.batch))
+
+    def judged(self, pool: Pool, shape: str) -> Any:
+        found = super().judged(pool, shape)
+        return None if found is None else (self._changed(found[0]), found[1])
+
+    def _changed(self, batch: Batch) -> Batch:
+        return batch if self.change is None else batch._replace(prompts=self.change(batch.prompts))
+
+    def evaluate(self) -> dict[str, float]:
+        return {key: sum(losses) / len(losses) for key, (losses, _) in self.all_losses().items()}
+
+    def all_losses(self) -> dict[str, tuple[list[float], list[int]]]:
+        """pool and shape → the loss of each sample, and its page."""
+        found = {}
+        for name in POOLS:
+            for shape in self.shapes:
+                judged = self.judged(self.held[name], shape)
+                if judged is not None:
+                    found[f"{name}_{shape}"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
+        return found
+
+    def losses_by_views(self) -> dict[str, tuple[list[float], list[int]]]:
+        """kind of view → the loss of each sample of real pages, and its page."""
+        found = {}
+        for kind, shares in KINDS.items():
+            pages = [page._replace(views=()) for page, _ in self.maker.held_out("real", self.settings.judged)]
+            pool = Pool(len(pages), self.device)
+            for number, page in enumerate(pages):
+                pool.add([(page, page_samples(page, np.random.default_rng([5, number]), kinds=shares))])
+            judged = self.judged(pool, APART)
+            if judged is not None:
+                found[f"{kind} views"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
+        return found
+
+
+def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
+    """Train one variation; writes what is found."""
+    variation = VARIATIONS[name]
+    config = replace(
+        recipe.fit,
+        seconds=seconds,
+        save_every=0,
+        evaluate_every=0,
+        log_every=1,
+        warmup=50,
+        average=0.0,
+        **variation.fit,
+    )
+    own = {**recipe.own, **SMALL, **variation.own}
+    settings = from_table(
+        ReaderTask.Settings, {key: value for key, value in own.items() if value is not None}, str(out)
+    )
+    Pool.coordinates = variation.coordinates
+    task = VariedTask(settings, device=config.device)
+    task.change = variation.change
+    scratch = settings.start is None
+    task.shapes = ("line",) if scratch else tuple(shape for shape in SHAPES if shape not in CROPS)
+    try:
+        fit(task, config, out / name)
+        task.module.eval()
+        with torch.no_grad():
+            losses = task.all_losses()
+            losses |= {} if scratch else task.losses_by_views()
+    finally:
+        task.workers.close()
+    steps = sum(1 for _ in (out / name / "log.csv").open(encoding="utf-8")) - 1
+    record = {"losses": losses, "steps": steps, "pages": task.pool.seen if task.pool else 0}
+    (out / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    recipe, names = read_config(options.data), (options.only or ",".join(VARIATIONS)).split(",")
+    options.out.mkdir(parents=True, exist_ok=True)
+    check_count("reader_ablation", "--at-once", options.at_once, 1)
+    for name in names:
+        check_choice("reader_ablation", "--only", name, VARIATIONS)
+    if len(names) == 1:
+        run_one(recipe, names[0], options.out, options.seconds)
+    else:
+        command = [sys.executable, "-m", "studies.reader_ablation", str(options.data), "--out", str(options.out)]
+        more = ["--seconds", str(options.seconds)]
+        for first in range(0, len(names), options.at_once):
+            group = names[first : first + options.at_once]
+            running = [subprocess.Popen([*command, *more, "--only", name]) for name in group]
+            for process in running:
+                process.wait()
+    runs = {name: options.out / f"{name}.json" for name in VARIATIONS}
+    found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in runs.items() if file.is_file()}
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"runs": found, "seconds": options.seconds, "device": card, "at_once": options.at_once}
+
+
+def report(record: dict[str, Any]) -> str:
+    shapes = [f"{pool}, {shape}" for pool in POOLS for shape in SHAPES if shape not in CROPS]
+    heads = ["variation", "steps", *shapes, *(f"{kind} views" for kind in KINDS)]
+    runs = record["runs"]
+    asked = [name for name in runs if not VARIATIONS[name].own.get("lines")]
+    lines = [name for name in runs if name not in asked]
+    return markdown_page(
+        "# What each part of the reader's recipe is worth",
+        provenance(record, record["device"]),
+        f"Each variation trained for {record['seconds']:.0f} s, {record['at_once']} of them at once on one GPU, with a "
+        "third of the recipe's batch. Loss per character of the true answer on held-out pages; in other rows the "
+        "difference to the first row, 95% intervals by resampling pages; more than 0 is worse. `few`, `many`, "
+        f"`most` have up to 96, 288, 512 visual tokens; the last columns are of real pages in `{APART}`. Where the "
+        "question stands, levels and coordinates are changed in weights that learned them otherwise: those rows say "
+        "what a change would cost at most.",
+        markdown_table(heads, [_row(runs, name, asked[0], heads[2:]) for name in asked]),
+        "From nothing, on lines alone:",
+        markdown_table(
+            ["variation", "steps", "rendered, line", "real, line"],
+            [_row(runs, name, lines[0], ["rendered, line", "real, line"]) for name in lines],
+        ),
+    )
+
+
+def _row(runs: dict[str, Any], name: str, first: str, columns: Sequence[str]) -> list[str]:
+    cells = []
+    for column in columns:
+        key = column.replace(", ", "_")
+        own, base = (runs[one]["losses"].get(key) for one in (name, first))
+        if own is None or base is None:
+            cells.append("")
+        elif name == first:
+            cells.append(f"{sum(own[0]) / len(own[0]):.3f}")
+        else:
+            cells.append(format_interval(paired_difference(own[0], base[0], groups=base[1])))
+    return [VARIATIONS[name].what, str(runs[name]["steps"]), *cells]
+
+
+main = study_main(
+    __name__,
+    __doc__,
+    measure,
+    report,
+    option("--seconds", type=float, default=90.0, metavar="S", help="of each training (default: 90)"),
+    option("--at-once", type=int, default=3, metavar="N", help="trainings that share the GPU (default: 3)"),
+    option("--only", metavar="NAME,NAME", help="some of the variations (default: all)"),
+)
