@@ -106,6 +106,21 @@ def test_pages_are_turned_if_asked_for(tmp_path, reader, capsys):
     assert "--turn is for pages that a --model is asked about" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--conditions", "chosen"), "--conditions is for answers of a --model, got no --model"),
+        (("--max-new-tokens", "9"), "--max-new-tokens is for answers of a --model"),
+        (("--untimed",), "--untimed is for answers of a --model"),
+        (("--model", "reader", "--ocr", "tesseract"), "--ocr is for runs without a model"),
+        (("--model", "reader", "--controls", "none"), "--controls is for runs without a model"),
+    ],
+)
+def test_options_of_the_other_kind_of_run_are_refused(tmp_path, given, said, capsys):
+    assert status("eval", tmp_path, "--out", tmp_path / "out", *given) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_from_changes_no_file(tmp_path, reader, capsys):
     """Neither one that is no file of answers, nor one that a run is writing."""
     other = tmp_path / "page.png"

@@ -18,6 +18,10 @@ BUDGETS = (32, 64, 96, 273)
 RELEVANCES = ("none", "scout", "words")
 ALLOCATORS = ("auto", "resize")
 ALL = "all"  # reductions
+ANSWER_OPTIONS = (  # that mean nothing without a model
+    *("conditions", "reduce", "batch", "max_new_tokens", "suffix", "dtype", "levels", "coordinates"),
+    *("untimed", "captured", "texts"),
+)
 NAMED = 20  # entries that were skipped and are named at the end
 
 
