@@ -4,11 +4,10 @@ With --model a model answers the questions (eval_model.py).
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from texturevlm.commands import arguments
-from texturevlm.commands.eval_model import ANSWER_OPTIONS, add_model_options, eval_model
+from texturevlm.commands.eval_model import ANSWER_OPTIONS, add_model_options, eval_model, nothing_left, report_skipped
 from texturevlm.commands.eval_videos import eval_videos
 from texturevlm.defaults import PATCH
 
@@ -80,7 +79,7 @@ def _check_use(options: argparse.Namespace) -> None:
 
 def _legibility(options: argparse.Namespace, folder: Path) -> int:
     """Without a model: what allocators keep legible."""
-    from texturevlm.evaluate.data import load_data
+    from texturevlm.evaluate.data import NothingLeft, load_data
     from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
 
@@ -89,9 +88,11 @@ def _legibility(options: argparse.Namespace, folder: Path) -> int:
     located = None if options.metrics is None else set(options.metrics) <= {"legibility", "recall"}
     split = None if options.split == "all" else options.split
     common = {name: getattr(options, name) for name in ("format", "skip_broken", "limit")}
-    data = load_data(folder, split=split, located=located, **common)
-    for what in data.skipped:
-        print(f"skipped {what}", file=sys.stderr)
+    try:
+        data = load_data(folder, split=split, located=located, **common)
+    except NothingLeft as error:
+        return nothing_left(error)
+    report_skipped(data.skipped)
     notes = [
         f"Command: `{_command(options)}`.",
         f"{len(data.samples)} samples of {folder.resolve().name} ({data.format}, {options.split}).",
