@@ -4,7 +4,8 @@
 
 An allocator is worth having beside `auto` on a set of images, at a budget, if it wins by 3 points for sure, or is twice
 as fast and for sure not 3 points worse. "For sure" is the bound of the 95% interval from resampling pages, by every OCR
-engine. Milliseconds, of a later question about a page, are those of the table beside the rows (NAME.csv).
+engine; the interval of a few pages is too narrow, so they show nothing. Milliseconds, of a later question about a page,
+are those of the table beside the rows (NAME.csv).
 """
 
 import argparse
@@ -24,6 +25,7 @@ from texturevlm.evaluate.rows import read_rows
 from texturevlm.evaluate.statistics import Interval
 
 RIVAL = "auto"
+FEWEST = 10  # pages
 WINS, CHEAPER, EQUAL, LOSES, OPEN = "**wins**", "**2 × faster**", "as good", "loses", "not shown"
 
 
@@ -33,11 +35,14 @@ class Compared(NamedTuple):
     method: Configuration
     scores: tuple[float, ...]
     leads: tuple[Interval, ...]
+    pages: int
     time: float | None
 
     @property
     def verdict(self) -> str:
         """As good: for sure not 3 points worse. Loses: for sure worse, by every engine."""
+        if self.pages < FEWEST:
+            return OPEN
         low, high = min(lead.low for lead in self.leads), max(lead.high for lead in self.leads)
         if low > POINTS:
             return WINS
@@ -61,7 +66,7 @@ def read_set(path: Path) -> Set:
     every, times = by_configuration(results), _milliseconds(path)
     names = deciding(score_names(results))
     known = {name: {own: units(rows, name) for own, rows in every.items()} for name in names}
-    found = []
+    images, found = len({row.image for row in results.rows.values()}), []
     for own in every:
         rival = Configuration(RIVAL, own.relevance, own.budget)
         if own.allocator in (RIVAL, FULL_IMAGE, IDEAL_RESIZE, "resize") or own.asked != OWN or rival not in every:
@@ -69,10 +74,10 @@ def read_set(path: Path) -> Set:
         leads = [difference(known[name][own], known[name][rival]) for name in names]
         scores = [mean(unit.score for unit in known[name][own].values()) for name in names]
         time = times[own] / times[rival] if own in times and rival in times else None
-        found.append(Compared(own, tuple(scores), tuple(lead for lead in leads if lead is not None), time))
+        found.append(Compared(own, tuple(scores), tuple(lead for lead in leads if lead is not None), images, time))
     if not found:
         raise ValueError(f"razor: ROWS must hold {RIVAL} and other allocators, got none in {path}")
-    return Set(len({one for one, _ in results.rows}), len({row.image for row in results.rows.values()}), names, found)
+    return Set(len({one for one, _ in results.rows}), images, names, found)
 
 
 def _milliseconds(path: Path) -> dict[Configuration, float]:
@@ -126,9 +131,10 @@ def report(paths: Sequence[Path]) -> str:
         f"Command: `python -m studies.razor {files} --out DIR`; {origin('studies.razor')}.",
         f"{WINS}: the lower bound of its lead over `{RIVAL}` is above {POINTS:+.2f} by every OCR engine. "
         f"{EQUAL}: no lower bound is below {-POINTS:+.2f}. {CHEAPER}: as good, in half the time. "
-        f"{LOSES}: every upper bound is below 0. {OPEN}: neither. Differences are paired, with 95% intervals from "
-        f"resampling pages; `{RIVAL}` is `layers` for pages and wherever something is asked, `density` for photographs "
-        "without a question.",
+        f"{LOSES}: every upper bound is below 0. {OPEN}: neither, or fewer than {FEWEST} images. The score is "
+        "legibility, and on photographs the share of fine tokens on objects. Differences are paired, with 95% "
+        f"intervals from resampling pages; `{RIVAL}` is `layers` for pages and wherever something is asked, `density` "
+        "for photographs without a question.",
         summary(sets),
         *parts,
     )

@@ -106,6 +106,28 @@ def test_pages_are_turned_if_asked_for(tmp_path, reader, capsys):
     assert "--turn is for pages that a --model is asked about" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--conditions", "chosen"), "--conditions is for answers of a --model, got no --model"),
+        (("--max-new-tokens", "9"), "--max-new-tokens is for answers of a --model"),
+        (("--untimed",), "--untimed is for answers of a --model"),
+        (("--model", "reader", "--ocr", "tesseract"), "--ocr is for runs without a model"),
+        (("--model", "reader", "--controls", "none"), "--controls is for runs without a model"),
+    ],
+)
+def test_options_of_the_other_kind_of_run_are_refused(tmp_path, given, said, capsys):
+    assert status("eval", tmp_path, "--out", tmp_path / "out", *given) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_model_too_nothing_left_is_status_1(tmp_path, capsys):
+    (tmp_path / "questions.jsonl").write_text("{broken\n")
+    assert status("eval", tmp_path, "--skip-broken", "--out", tmp_path / "out") == 1
+    said = capsys.readouterr().err
+    assert "questions.jsonl:1: must be JSON" in said and "1 skipped in all" in said and "got none" in said
+
+
 def test_from_changes_no_file(tmp_path, reader, capsys):
     """Neither one that is no file of answers, nor one that a run is writing."""
     other = tmp_path / "page.png"

@@ -25,6 +25,14 @@ def share(right):
     return [float(number // 2 % 10 < right) for number in range(2 * PAGES)]
 
 
+def test_a_run_that_was_not_timed_says_so(tmp_path):
+    found = rows(tmp_path, {Condition(FULL): (share(8), 1000)})
+    assert "those of the first 5 questions" in answers_page(found)
+    found.settings["timed"] = 0
+    text = answers_page(found)
+    assert "Time and memory were not measured." in text and "first 0" not in text
+
+
 SCOUT, NONE = (("auto", relevance) for relevance in ("scout", "none"))
 
 

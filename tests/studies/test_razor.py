@@ -39,6 +39,14 @@ def test_verdicts(tmp_path, capsys, one, two, ms, verdict):
     assert (tmp_path / "out" / "razor.md").read_text() in text
 
 
+def test_few_pages_show_nothing(tmp_path, capsys):
+    own, rival, few = Configuration("new", "scout", 64), Configuration("auto", "scout", 64), PAGES[:9]
+    made = rows(own, few, one=[0.9] * 9) + rows(rival, few, one=[0.5] * 9)
+    write_rows(tmp_path / "x-rows.csv", results(made))
+    assert main([str(tmp_path / "x-rows.csv")]) == 0
+    assert "| new | not shown |" in capsys.readouterr().out
+
+
 def test_rows_without_auto_are_refused(tmp_path, capsys):
     write_rows(tmp_path / "x-rows.csv", results(rows(Configuration("new", "scout", 64), PAGES, one=HALF)))
     assert main([str(tmp_path / "x-rows.csv")]) == 2

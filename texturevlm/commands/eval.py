@@ -4,13 +4,14 @@ With --model a model answers the questions (eval_model.py).
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from texturevlm.commands import arguments
-from texturevlm.commands.eval_model import add_model_options, eval_model
+from texturevlm.commands.eval_model import ANSWER_OPTIONS, add_model_options, eval_model, nothing_left, report_skipped
 from texturevlm.commands.eval_videos import eval_videos
 from texturevlm.defaults import PATCH
+
+OCR = "auto"
 
 
 def add_eval(commands: arguments.Commands) -> None:
@@ -34,7 +35,7 @@ def add_eval(commands: arguments.Commands) -> None:
     parser.add_option("--metrics", "M,N", metrics, type=arguments.names)
     controls = "other, none: another page's question, no question (default: both; '' for neither)"
     parser.add_option("--controls", "C,C", controls, type=arguments.names)
-    parser.add_option("--ocr", "E,E", "tesseract, rapidocr; auto: those installed", "auto", type=arguments.names)
+    parser.add_option("--ocr", "E,E", "tesseract, rapidocr; auto: those installed", OCR, type=arguments.names)
     parser.add_option("--format", "NAME", "format of DATA, if its files do not tell", "auto")
     parser.add_option("--split", None, "train, eval or all", "eval")
     parser.add_count("--limit", "use N samples, evenly spread (default: all)")
@@ -57,6 +58,7 @@ def _eval(options: argparse.Namespace) -> int:
         )
     if videos:
         return eval_videos(options.data[0], options.data[1], options)
+    _check_use(options)
     if options.model is not None or options.rows is not None:
         return eval_model(options)
     if len(options.data) != 1 or options.out is None:
@@ -64,9 +66,20 @@ def _eval(options: argparse.Namespace) -> int:
     return _legibility(options, Path(options.data[0]))
 
 
+def _check_use(options: argparse.Namespace) -> None:
+    """Options of the other kind of run are refused, because they would change nothing."""
+    asked = options.model is not None
+    if asked and (options.controls is not None or options.ocr != [OCR]):
+        name = "--ocr" if options.controls is None else "--controls"
+        raise ValueError(f"{name} is for runs without a model (with one: --conditions), got it with --model")
+    given = [name for name in ANSWER_OPTIONS if getattr(options, name) not in (None, False)]
+    if given and not asked:
+        raise ValueError(f"--{given[0].replace('_', '-')} is for answers of a --model, got no --model")
+
+
 def _legibility(options: argparse.Namespace, folder: Path) -> int:
     """Without a model: what allocators keep legible."""
-    from texturevlm.evaluate.data import load_data
+    from texturevlm.evaluate.data import NothingLeft, load_data
     from texturevlm.evaluate.report import publish
     from texturevlm.evaluate.run import BUDGETS, CONTROLS, evaluate
 
@@ -75,9 +88,11 @@ def _legibility(options: argparse.Namespace, folder: Path) -> int:
     located = None if options.metrics is None else set(options.metrics) <= {"legibility", "recall"}
     split = None if options.split == "all" else options.split
     common = {name: getattr(options, name) for name in ("format", "skip_broken", "limit")}
-    data = load_data(folder, split=split, located=located, **common)
-    for what in data.skipped:
-        print(f"skipped {what}", file=sys.stderr)
+    try:
+        data = load_data(folder, split=split, located=located, **common)
+    except NothingLeft as error:
+        return nothing_left(error)
+    report_skipped(data.skipped)
     notes = [
         f"Command: `{_command(options)}`.",
         f"{len(data.samples)} samples of {folder.resolve().name} ({data.format}, {options.split}).",

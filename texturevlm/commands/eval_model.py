@@ -11,13 +11,17 @@ from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM
-    from texturevlm.evaluate.data import Data
+    from texturevlm.evaluate.data import Data, NothingLeft
 
 ROWS, TABLE = "answers.jsonl", "answers.md"
 BUDGETS = (32, 64, 96, 273)
 RELEVANCES = ("none", "scout", "words")
 ALLOCATORS = ("auto", "resize")
 ALL = "all"  # reductions
+ANSWER_OPTIONS = (  # that mean nothing without a model
+    *("conditions", "reduce", "batch", "max_new_tokens", "suffix", "dtype", "levels", "coordinates"),
+    *("untimed", "captured", "texts"),
+)
 NAMED = 20  # entries that were skipped and are named at the end
 
 
@@ -71,14 +75,19 @@ def eval_model(options: argparse.Namespace) -> int:
     try:
         data = _load(name, source, options)
     except NothingLeft as error:
-        _report_skipped(error.skipped)
-        print(f"texturevlm eval: {str(error).removeprefix('load_data: ')}", file=sys.stderr)
-        return 1
+        return nothing_left(error)
     name = name or _guessed(data.format, source)
     answers, failed = _answered(name, data, options)
     _publish(answers_page(answers, notes=_failures(failed)), options.out)
-    _report_skipped([*data.skipped, *failed])
+    report_skipped([*data.skipped, *failed])
     return 0 if any(answers.rows.values()) else 1
+
+
+def nothing_left(error: "NothingLeft") -> int:
+    """Name the broken entries; the status."""
+    report_skipped(error.skipped)
+    print(f"texturevlm eval: {str(error).removeprefix('load_data: ')}", file=sys.stderr)
+    return 1
 
 
 def _named(given: Sequence[str]) -> tuple[str | None, str]:
@@ -285,7 +294,7 @@ def _failures(failed: Sequence[str]) -> list[str]:
     )
 
 
-def _report_skipped(skipped: Sequence[str]) -> None:
+def report_skipped(skipped: Sequence[str]) -> None:
     for what in skipped[:NAMED]:
         print(f"skipped {what}", file=sys.stderr)
     if len(skipped) > NAMED:

@@ -137,10 +137,13 @@ def answers_page(answers: AnswerRows, *, notes: Sequence[str] = ()) -> str:
     said += f"{settings.get('skipped', 0)} broken entries of the data were skipped. "
     said += "Intervals are 95%, by resampling pages; differences are paired by question. "
     said += "`− resize` is the difference to the model's own resize to the same budget, or to our resize where the "
-    said += "model's processor has no such limit. The log-likelihood is that of the true answer, per token. Time and "
-    said += f"memory are those of the first {settings.get('timed')} questions, asked one at a time from the decoded "
-    said += "image to the first token (median, and the largest peak above what was held before); all answers are "
-    said += "generated in batches."
+    said += "model's processor has no such limit. The log-likelihood is that of the true answer, per token. "
+    if settings.get("timed"):
+        said += f"Time and memory are those of the first {settings['timed']} questions, asked one at a time from the "
+        said += "decoded image to the first token (median, and the largest peak above what was held before); all "
+        said += "answers are generated in batches."
+    else:
+        said += "Time and memory were not measured."
     rules = "\n".join(f"- {line}" for line in decision(lines))
     depends = "\n".join(f"- {name}: {value}" for name, value in settings.items())
     code = Origin(ANSWERING, str(settings.get("code")), str(settings.get("commit")))
