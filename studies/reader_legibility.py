@@ -21,11 +21,11 @@ from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.compare import score_names
 from texturevlm.evaluate.conditions import CHOSEN
-from texturevlm.evaluate.markdown import markdown_page, markdown_table
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.results import OWN, Results
 from texturevlm.evaluate.rows import read_rows
-from texturevlm.evaluate.statistics import pooled_ratio
+from texturevlm.evaluate.statistics import paired_difference
 
 LEGIBLE = 0.5  # the least ANLS of what OCR read
 
@@ -101,19 +101,18 @@ def _by_engine(rows: Sequence[Judged], names: Sequence[str]) -> str:
         cells = []
         for legible in (True, False):
             some = [row for row in rows if (row.legibility[number] >= LEGIBLE) == legible]
-            cells.append(f"{_by_page(some)}, n = {len(some)}" if some else "–")
+            cells.append(mean_by_page([row.answer for row in some], [row.page for row in some]))
         ranked = rank_correlation([row.legibility[number] for row in rows], [row.answer for row in rows])
         table.append([name, *cells, f"{ranked:.2f}"])
     return markdown_table(["OCR engine", "where legible", "where not", "rank correlation"], table)
 
 
-def _by_page(rows: Sequence[Judged]) -> str:
-    """The mean and its interval; rows of one page are resampled together."""
-    places = {page: place for place, page in enumerate(dict.fromkeys(row.page for row in rows))}
-    of_row = [places[row.page] for row in rows]
-    sums, counts = np.bincount(of_row, [row.answer for row in rows]), np.bincount(of_row)
-    value, low, high = pooled_ratio(sums, counts)
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
+    """The mean, its interval by resampling pages, and how many scores there are; a dash if there are none."""
+    if not scores:
+        return "–"
+    found = paired_difference(scores, [0.0] * len(scores), groups=pages)
+    return f"{format_interval(found, '.3f')}, n = {len(scores)}"
 
 
 def _by_chooser(rows: Sequence[Judged], names: Sequence[str]) -> str:

@@ -12,14 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from studies.reader_legibility import mean_by_page
 from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.conditions import CHOSEN, Condition
-from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
-from texturevlm.evaluate.statistics import pooled_ratio
 
 FIELDS = ("company", "date", "address", "total")
 
@@ -37,15 +35,9 @@ def plain(text: str) -> str:
 
 
 def mean_of(answers: AnswerRows, condition: Condition, chosen: Sequence[int]) -> str:
-    """The mean score of some questions, with its interval by resampling pages."""
-    pages: dict[str, list[float]] = {}
-    for number, row in answers.rows[condition].items():
-        if number in chosen:
-            pages.setdefault(answers.questions[number][1], []).append(row.score)
-    if not pages:
-        return "–"
-    sums, counts = np.array([sum(own) for own in pages.values()]), np.array([len(own) for own in pages.values()])
-    return f"{format_interval(pooled_ratio(sums, counts), '.3f')}, n = {counts.sum()}"
+    """The mean score of some questions."""
+    rows = {number: row for number, row in answers.rows[condition].items() if number in chosen}
+    return mean_by_page([row.score for row in rows.values()], [answers.questions[number][1] for number in rows])
 
 
 def report(answers: AnswerRows, known: set[str], command: str) -> str:

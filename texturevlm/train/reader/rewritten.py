@@ -62,11 +62,12 @@ class AnswerWriter:
     def rewrite(self, page: ReaderPage, generator: np.random.Generator, share: float) -> ReaderPage:
         """The page with other answers to about `share` of the questions that allow it."""
         rng = random.Random(int(generator.integers(1 << 62)))
-        planned = [one for one in self._plan(page, rng) if rng.random() < share]
+        asked_for = [_inside(page, question.boxes) for question in page.questions]
+        planned = [one for one in self._plan(page, asked_for, rng) if rng.random() < share]
         if not planned:
             return page
         image, words, questions = page.image.copy(), list(page.words), list(page.questions)
-        for at in self._decoys(page, rng):
+        for at in self._decoys(page, asked_for, rng):
             text, box = words[at]
             other = similar_word(text, rng, self._by_length)
             face = _fitting(rng.choice(self.fonts), other, box)
@@ -75,7 +76,8 @@ class AnswerWriter:
         hidden: set[int] = set()  # words under a line that was printed over them
         for one in planned:
             asked = questions[one.question]
-            spots = [words[at][1] for place in one.places for at in place] or [asked.boxes[0]]
+            everywhere = [at for place in one.places for at in place]
+            spots = [words[at][1] for at in everywhere] or [asked.boxes[0]]
             texts = one.texts * len(one.places) or [" ".join(one.texts)]
             font = rng.choice(self.fonts)
             faces = [_fitting(font, text, box) for text, box in zip(texts, spots)]
@@ -83,45 +85,45 @@ class AnswerWriter:
             if len(fitting) < len(faces):
                 continue
             boxes = [_print(image, text, box, face, rng) for text, box, face in zip(texts, spots, fitting)]
-            for at, text, box in zip((at for place in one.places for at in place), texts, boxes):
+            for at, text, box in zip(everywhere, texts, boxes):
                 words[at] = (text, box)
             if not one.places:
-                hidden.update(_inside(page, asked.boxes))
+                hidden.update(asked_for[one.question])
                 words += _split(one.texts, boxes[0], fitting[0])
                 boxes = [box for _, box in words[-len(one.texts) :]]
             questions[one.question] = asked._replace(answer=" ".join(one.texts), boxes=tuple(boxes[: len(one.texts)]))
         kept = [word for number, word in enumerate(words) if number not in hidden]
         return page._replace(image=image, words=kept, questions=questions)
 
-    def _decoys(self, page: ReaderPage, rng: random.Random) -> list[int]:
+    def _decoys(self, page: ReaderPage, asked_for: Sequence[list[int]], rng: random.Random) -> list[int]:
         """Words that no question asks for or names: if only answers were printed anew, the print would tell them."""
-        asked = {number for question in page.questions for number in _inside(page, question.boxes)}
+        asked = {number for own in asked_for for number in own}
         named = {_plain(part) for question in page.questions for part in f"{question.text} {question.answer}".split()}
         free = [at for at, (text, _) in enumerate(page.words) if at not in asked and _plain(text) not in named]
         return rng.sample(free, int(len(free) * rng.uniform(0, _DECOYS)))
 
-    def _plan(self, page: ReaderPage, rng: random.Random) -> list[_Rewrite]:
+    def _plan(self, page: ReaderPage, asked_for: Sequence[list[int]], rng: random.Random) -> list[_Rewrite]:
         """The questions whose answer can be told from everything else on the page.
 
         Where OCR reads it as annotated, every place where it stands is one that no other question asks for. Elsewhere a
         person drew one box around it, which no other question shares.
+
+        asked_for: for each question the words in its boxes
         """
         asked = np.zeros(len(page.words), np.int64)
-        for question in page.questions:
-            asked[_inside(page, question.boxes)] += 1
+        for own in asked_for:
+            asked[own] += 1
         text = [_plain(word) for word, _ in page.words]
         found = []
-        for number, question in enumerate(page.questions):
-            at, parts = _words_of_answer(page, question), question.answer.split()
+        for number, (question, own) in enumerate(zip(page.questions, asked_for)):
+            at, parts = _words_of_answer(page, question, own), question.answer.split()
             texts = [similar_word(part, rng, self._by_length) for part in parts]
             if at:
                 places = [at, *_repeated([text[one] for one in at], text, at)]
-                own = set(_inside(page, question.boxes))
                 if all(asked[one] == (one in own) for place in places for one in place):
                     found.append(_Rewrite(number, places, texts))
             elif question.kind in _DRAWN and len(question.boxes) == 1 and parts:
-                alone = (asked[_inside(page, question.boxes)] == 1).all()
-                found += [_Rewrite(number, [], texts)] if alone else []
+                found += [_Rewrite(number, [], texts)] if (asked[own] == 1).all() else []
         return found
 
 
@@ -147,12 +149,12 @@ def _plain(text: str) -> str:
     return "".join(filter(str.isalnum, text.lower()))
 
 
-def _words_of_answer(page: ReaderPage, question: ReaderQuestion) -> list[int]:
-    """The words in the boxes of an answer that read as it does, in their order; none if OCR reads something else."""
+def _words_of_answer(page: ReaderPage, question: ReaderQuestion, inside: Sequence[int]) -> list[int]:
+    """The words `inside` its boxes that read as the answer does, in their order; none if OCR reads something else."""
     wanted = [_plain(part) for part in question.answer.split()]
     if not question.boxes or not page.words or not all(wanted):
         return []
-    order = reading_order(np.array([box for _, box in page.words]), _inside(page, question.boxes))
+    order = reading_order(np.array([box for _, box in page.words]), inside)
     read = [_plain(page.words[number][0]) for number in order]
     for first in range(len(read) - len(wanted) + 1):
         if read[first : first + len(wanted)] == wanted:
