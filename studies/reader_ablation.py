@@ -36,11 +36,13 @@ from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.task import Drawn, ReaderTask
 
 POOLS = ("rendered", "real")
-KINDS = {"resize": {"resize": 1.0}, "chosen": {"fit": 0.6, "layers": 0.4}}  # of views, judged apart
+CHOSEN = {"fit": 0.6, "layers": 0.4}  # views as choosers lay them, and no controls
+KINDS = {"resize": {"resize": 1.0}, "chosen": CHOSEN}  # of views, judged apart
 APART = "many"  # the shape that is judged by kinds of views
 SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 1, "choosers": 0.0, "judged": 48}
 SCRATCH: dict[str, Any] = {"start": None, "lines": 10**6, "blocks": 10**6}
 Change = Callable[[Prompts], Prompts]
+Losses = dict[str, tuple[list[float], list[int]]]  # what was judged → the loss of each sample, and its page
 
 
 def question_last(prompts: Prompts) -> Prompts:
@@ -60,9 +62,10 @@ def levels_joint(prompts: Prompts) -> Prompts:
 
 @dataclass(frozen=True)
 class Variation:
-    """What differs from the recipe: settings of the loop and of the task, and prompts."""
+    """What differs from the recipe: weights of losses, settings of the loop and of the task, and prompts."""
 
     what: str
+    losses: dict[str, float] = field(default_factory=dict)
     fit: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)
     change: Change | None = None
@@ -72,18 +75,18 @@ class Variation:
 LINES = "from nothing, lines alone: "
 VARIATIONS = {
     "recipe": Variation("the recipe"),
-    "no_place": Variation("no loss on the place of answer and label", {"losses": {"letters": 0.15, "place": 0.0}}),
+    "no_place": Variation("no loss on the place of answer and label", {"place": 0.0}),
     "question_last": Variation("the image before the question", change=question_last),
     "joint": Variation("levels together in the vision tower", change=levels_joint),
     "fine": Variation("fine coordinates in the vision tower", coordinates="fine"),
-    "choosers_alone": Variation("views of choosers alone, no controls", own={"views": {"fit": 0.6, "layers": 0.4}}),
+    "choosers_alone": Variation("views of choosers alone, no controls", own={"views": CHOSEN}),
     "no_resize": Variation(
         "no view of one scale (resize left out)", own={"views": {"oracle": 0.16, "fit": 0.5, "layers": 0.34}}
     ),
-    "lines": Variation(LINES + "the recipe", {"rate": 1.5e-3, "losses": {"letters": 0.5}}, SCRATCH),
-    "lines_no_letters": Variation(LINES + "no letters head", {"rate": 1.5e-3, "losses": {"letters": 0.0}}, SCRATCH),
+    "lines": Variation(LINES + "the recipe", {"letters": 0.5}, {"rate": 1.5e-3}, SCRATCH),
+    "lines_no_letters": Variation(LINES + "no letters head", {"letters": 0.0}, {"rate": 1.5e-3}, SCRATCH),
     "lines_adamw": Variation(
-        LINES + "AdamW instead of Muon", {"rate": 1e-3, "optimiser": "adamw", "losses": {"letters": 0.5}}, SCRATCH
+        LINES + "AdamW instead of Muon", {"letters": 0.5}, {"rate": 1e-3, "optimiser": "adamw"}, SCRATCH
     ),
 }
 
@@ -91,8 +94,13 @@ VARIATIONS = {
 class VariedTask(ReaderTask):
     """The reader's task with other prompts, judged by losses alone."""
 
-    change: Change | None = None
-    shapes: tuple[str, ...] = ()
+    def __init__(self, settings: ReaderTask.Settings, *, device: str, change: Change | None) -> None:
+        super().__init__(settings, device=device)
+        self.change = change
+        scratch = settings.start is None
+        self.shapes = ["line"] if scratch else [shape for shape in SHAPES if shape not in CROPS]
+        self.kinds = {} if scratch else KINDS
+        self.losses_found: Losses = {}  # by the last evaluation
 
     def batch(self, step: int) -> Drawn:
         drawn = super().batch(step)
@@ -106,30 +114,25 @@ class VariedTask(ReaderTask):
         return batch if self.change is None else batch._replace(prompts=self.change(batch.prompts))
 
     def evaluate(self) -> dict[str, float]:
-        return {key: sum(losses) / len(losses) for key, (losses, _) in self.all_losses().items()}
+        pools = {f"{name}_{shape}": (self.held[name], shape) for name in POOLS for shape in self.shapes}
+        pools |= {f"{kind} views": (pool, APART) for kind, pool in self._pools_by_kind().items()}
+        judged = {key: self.judged(*where) for key, where in pools.items()}
+        self.losses_found = {
+            key: (self.sample_losses(one[0]).tolist(), one[1].tolist())
+            for key, one in judged.items()
+            if one is not None
+        }
+        return {key: sum(losses) / len(losses) for key, (losses, _) in self.losses_found.items()}
 
-    def all_losses(self) -> dict[str, tuple[list[float], list[int]]]:
-        """pool and shape → the loss of each sample, and its page."""
-        found = {}
-        for name in POOLS:
-            for shape in self.shapes:
-                judged = self.judged(self.held[name], shape)
-                if judged is not None:
-                    found[f"{name}_{shape}"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
-        return found
-
-    def losses_by_views(self) -> dict[str, tuple[list[float], list[int]]]:
-        """kind of view → the loss of each sample of real pages, and its page."""
-        found = {}
-        for kind, shares in KINDS.items():
-            pages = [page._replace(views=()) for page, _ in self.maker.held_out("real", self.settings.judged)]
-            pool = Pool(len(pages), self.device)
+    def _pools_by_kind(self) -> dict[str, Pool]:
+        """Kind of view → the held-out real pages, seen by such views alone."""
+        pages = [page._replace(views=()) for page, _ in self.maker.held_out("real", self.settings.judged)]
+        pools = {kind: Pool(max(1, len(pages)), self.device) for kind in self.kinds}
+        for kind, pool in pools.items():
             for number, page in enumerate(pages):
-                pool.add([(page, page_samples(page, np.random.default_rng([5, number]), kinds=shares))])
-            judged = self.judged(pool, APART)
-            if judged is not None:
-                found[f"{kind} views"] = self.sample_losses(judged[0]).tolist(), judged[1].tolist()
-        return found
+                own = page_samples(page, np.random.default_rng([5, number]), kinds=self.kinds[kind])
+                pool.add([(page, own)])
+        return pools
 
 
 def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
@@ -143,6 +146,7 @@ def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
         log_every=1,
         warmup=50,
         average=0.0,
+        losses={**recipe.fit.losses, **variation.losses},
         **variation.fit,
     )
     own = {**recipe.own, **SMALL, **variation.own}
@@ -150,20 +154,13 @@ def run_one(recipe: RunConfig, name: str, out: Path, seconds: float) -> None:
         ReaderTask.Settings, {key: value for key, value in own.items() if value is not None}, str(out)
     )
     Pool.coordinates = variation.coordinates
-    task = VariedTask(settings, device=config.device)
-    task.change = variation.change
-    scratch = settings.start is None
-    task.shapes = ("line",) if scratch else tuple(shape for shape in SHAPES if shape not in CROPS)
+    task = VariedTask(settings, device=config.device, change=variation.change)
     try:
         fit(task, config, out / name)
-        task.module.eval()
-        with torch.no_grad():
-            losses = task.all_losses()
-            losses |= {} if scratch else task.losses_by_views()
     finally:
         task.workers.close()
     steps = sum(1 for _ in (out / name / "log.csv").open(encoding="utf-8")) - 1
-    record = {"losses": losses, "steps": steps, "pages": task.pool.seen if task.pool else 0}
+    record = {"losses": task.losses_found, "steps": steps, "pages": task.pool.seen if task.pool else 0}
     (out / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
