@@ -17,6 +17,7 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.train.config import FitConfig
 from texturevlm.train.fit import fit, rate_at
 from texturevlm.train.muon import Muon, orthogonalised
+from texturevlm.train.reader import task
 from texturevlm.train.reader.alphabet import (
     ANSWER,
     END,
@@ -35,10 +36,10 @@ from texturevlm.train.reader.network import make_config, make_network
 from texturevlm.train.reader.pages import ReaderPage, rendered, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Pool, Workers, sample_pages, with_levels
-from texturevlm.train.reader.questions import lines_of, place_questions
+from texturevlm.train.reader.questions import ReaderQuestion, labelled_questions, lines_of, place_questions
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
-from texturevlm.train.reader.task import ReaderTask
+from texturevlm.train.reader.task import ReaderTask, split_fonts
 from texturevlm.train.reader.views import VIEW_KINDS, PageInk, as_view, draw_view, legible_height
 from texturevlm.train.render import Vocabulary
 from texturevlm.types import Texture
@@ -436,3 +437,42 @@ def test_steps_of_every_shape_are_captured(fonts, tmp_path):
         task.workers.close()
     losses = [float(row["answer"]) for row in csv.DictReader((tmp_path / "log.csv").open())]
     assert len(losses) == 60 and sum(losses[-10:]) < sum(losses[:10])
+
+
+def test_a_label_with_a_colon_asks_for_what_stands_right_of_it():
+    def row(text: str, x: float, y: float) -> list[tuple[str, tuple[float, float, float, float]]]:
+        words, found = text.split(), []
+        for word in words:
+            found.append((word, (x, y, x + 8 * len(word), y + 10)))
+            x += 8 * len(word) + 5
+        return found
+
+    words = [
+        *row("Ship To: Jane Doe", 10, 10),
+        *row("Account No:", 10, 40),
+        *row("A-17", 200, 40),  # beyond a gap, in the same row
+        *row("Date:", 10, 70),  # twice on the page
+        *row("May 5", 80, 70),
+        *row("Date:", 10, 100),
+        *row("May 6", 80, 100),
+        *row("Too far:", 10, 130),
+        *row("away", 700, 130),
+        *row("Known: 12", 10, 160),  # asked for already
+        *row("no label here", 10, 190),
+    ]
+    asked = [ReaderQuestion("funsd", "KNOWN", "12", (words[-4][1],))]
+    found = labelled_questions(words, asked, np.random.default_rng(0))
+    assert [one.answer for one in found] == ["Jane Doe", "A-17"]
+    assert [len(one.named) for one in found] == [2, 2]
+    assert "ship to" in found[0].text.lower() and found[0].boxes == (words[2][1], words[3][1])
+
+
+def test_held_out_fonts_are_the_same_whatever_else_is_installed(monkeypatch):
+    monkeypatch.setattr(task, "family_name", lambda path: path.stem[:4])
+    fonts = [Path(f"{family:04d}-{style}.ttf") for family in range(40) for style in ("Bold", "Light")]
+    seen, unseen = split_fonts(fonts)
+    assert set(seen).isdisjoint(unseen) and set(seen) | set(unseen) == set(fonts) and 2 <= len(unseen) < len(seen)
+    assert {path.stem[:4] for path in seen}.isdisjoint(path.stem[:4] for path in unseen)
+    fewer = [unseen[0], *seen[:5]]
+    assert split_fonts(fewer) == (seen[:5], unseen[:1])
+    assert split_fonts(seen) == (seen, seen)

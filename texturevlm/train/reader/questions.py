@@ -1,4 +1,4 @@
-"""Questions with answers and boxes: from what a rendered page remembers, and from where words stand on any page."""
+"""Questions with answers and boxes: from what a rendered page remembers, and from words and labels on any page."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for b
 PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by their place
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
+_LONGEST_LABEL = 6  # words of a label that ends with a colon
+_FARTHEST = 20  # heights of a label between it and its value
 _RATE = re.compile(r"\s*\(?\d[\d.,]*\s*%\)?")  # "VAT 19 %", "Tax (8.5%)"
 _NUMBER = re.compile(r"\b(?:[Nn]umber|NUMBER|[Nn]o\b\.?|NO\b\.?)|#")
 TextLine = list[int]  # numbers of words, from left to right
@@ -81,6 +83,43 @@ def place_questions(
             value = value[:1] if "next word" in form else value
         asked = form.format(label=_cased(name, rng))
         yield ReaderQuestion(kind, asked, _text(words, value), _boxes(words, value), _boxes(words, label))
+
+
+def labelled_questions(
+    words: Sequence[PlacedWord], asked: Sequence[ReaderQuestion], rng: np.random.Generator
+) -> list[ReaderQuestion]:
+    """Questions about what stands right of a label that ends with a colon, as forms and letters have them.
+
+    asked: questions of the page; what they ask for is not asked for again
+    """
+    lines, found = lines_of(words), []
+    taken = np.array([box for question in asked for box in question.boxes]).reshape(-1, 4)
+    for line in lines:
+        colon = next((at for at, number in enumerate(line) if words[number][0].endswith(":")), None)
+        if colon is None:
+            continue
+        label = line[: colon + 1]
+        value = line[colon + 1 :] or _beside(words, lines, line, below=False)
+        name, answer = _text(words, label).strip(" :.;,-"), _text(words, value)
+        if len(name) < 2 or len(label) > _LONGEST_LABEL or ":" in answer or not any(map(str.isalnum, answer)):
+            continue
+        (_, top, right, bottom), boxes = words[label[-1]][1], np.array(_boxes(words, value))
+        middle = np.tile((boxes[:, None, :2] + boxes[:, None, 2:]) / 2, 2)
+        inside = ((middle - taken[None]) * (1, 1, -1, -1) >= 0).all(-1)
+        if boxes[0, 0] - right <= _FARTHEST * (bottom - top) and not inside.any():
+            found.append((name, answer, label, value))
+    count = Counter(name.lower() for name, *_ in found)
+    return [
+        ReaderQuestion(
+            "field",
+            str(rng.choice(_WORDING["asked"]["field"])).format(label=_cased(_called(name, rng), rng)),
+            answer,
+            _boxes(words, value),
+            _boxes(words, label),
+        )
+        for name, answer, label, value in found
+        if count[name.lower()] == 1
+    ]
 
 
 def _beside(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: TextLine, *, below: bool) -> TextLine:

@@ -80,16 +80,25 @@ def is_usable(path: Path) -> bool:
     )
 
 
+def family_name(path: Path) -> str:
+    """The name of the family that a font file says it belongs to."""
+    return _names(path)[0] or path.stem
+
+
+def _names(path: Path) -> tuple[str | None, str | None]:
+    """The names of the family and of the style in a font file."""
+    return ImageFont.truetype(path, TRIAL_SIZE).getname()
+
+
 @lru_cache(maxsize=16)
 def families(fonts: tuple[Path, ...]) -> list[FontFamily]:
     """The files grouped into families by the names in them."""
     styles: dict[str, dict[tuple[bool, bool], Path]] = {}
     for path in fonts:
-        family, style = ImageFont.truetype(path, TRIAL_SIZE).getname()
-        words = f"{style or ''} {path.stem}".lower()
+        words = f"{_names(path)[1] or ''} {path.stem}".lower()
         bold = any(word in words for word in ("bold", "demi", "black", "heavy"))
         italic = any(word in words for word in ("italic", "oblique"))
-        styles.setdefault(family or path.stem, {}).setdefault((bold, italic), path)
+        styles.setdefault(family_name(path), {}).setdefault((bold, italic), path)
     found = []
     for name, files in styles.items():
         font = ImageFont.truetype(next(iter(files.values())), TRIAL_SIZE)
