@@ -33,10 +33,16 @@ from texturevlm.train.reader.alphabet import (
 from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
 from texturevlm.train.reader.network import make_config, make_network
-from texturevlm.train.reader.pages import ReaderPage, rendered, turned
+from texturevlm.train.reader.pages import ReaderPage, rendered, spoiled, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Pool, Workers, sample_pages, with_levels
-from texturevlm.train.reader.questions import ReaderQuestion, labelled_questions, lines_of, place_questions
+from texturevlm.train.reader.questions import (
+    ReaderQuestion,
+    labelled_questions,
+    lines_of,
+    place_questions,
+    top_question,
+)
 from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
 from texturevlm.train.reader.task import ReaderTask, split_fonts
@@ -476,3 +482,21 @@ def test_held_out_fonts_are_the_same_whatever_else_is_installed(monkeypatch):
     fewer = [unseen[0], *seen[:5]]
     assert split_fonts(fewer) == (seen[:5], unseen[:1])
     assert split_fonts(seen) == (seen, seen)
+
+
+def test_nothing_is_to_be_read_on_a_spoiled_page(page):
+    for seed in range(6):
+        found = spoiled(page, np.random.default_rng(seed))
+        assert found.image.shape == page.image.shape and found.image.dtype == np.uint8
+        assert (found.image != page.image).any() and found.words == page.words
+        samples = page_samples(found, np.random.default_rng(seed))
+        said = {decode_ids(one.ids[one.ids.index(ANSWER) + 1 :]) for own in samples.values() for one in own}
+        assert said == {decode_ids(encode_text(ILLEGIBLE))}
+
+
+def test_without_a_question_the_topmost_line_is_read(page):
+    lines = lines_of(page.words)
+    found = top_question(page.words, lines)
+    top = min(box[1] for _, box in page.words)
+    assert found.text == "" and min(box[1] for box in found.boxes) == top
+    assert found.answer in {" ".join(page.words[number][0] for number in line) for line in lines}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.train.reader.bill import bill
@@ -33,7 +34,7 @@ class ReaderPage(NamedTuple):
     questions: list[ReaderQuestion]
     views: Sequence[ChosenView] = ()  # made ahead for some of the questions
     type_share: float = 1.0  # height of type over the height of its boxes
-    readable: bool = True  # False for a page that is turned or mirrored: nobody is to read it
+    readable: bool = True  # False for a page that is turned, mirrored or spoiled: nobody is to read it
 
 
 def shop(page: Sheet, column: Column, y: float) -> float:
@@ -119,3 +120,26 @@ def turned(page: ReaderPage, *, across: bool, down: bool) -> ReaderPage:
     words = list(zip((text for text, _ in page.words), moved([box for _, box in page.words])))
     asked = [one._replace(boxes=moved(one.boxes), named=moved(one.named)) for one in page.questions]
     return page._replace(image=image, words=words, questions=asked, views=(), readable=False)
+
+
+def spoiled(page: ReaderPage, rng: np.random.Generator) -> ReaderPage:
+    """A page with nothing to read: blank paper, its own pieces in another order, or shades as in a photograph."""
+    image: NDArray[Any] = page.image.copy()
+    height, width = image.shape
+    kind = rng.integers(3)
+    if kind == 0:
+        noise = rng.integers(0, 1 + int(rng.integers(24)), (height, width))
+        image = np.clip(int(rng.integers(160, 256)) - noise, 0, 255)
+    elif kind == 1:
+        side = int(rng.choice((16, 24, 32, 48)))
+        rows, columns = height // side, width // side
+        pieces = image[: rows * side, : columns * side].reshape(rows, side, columns, side).swapaxes(1, 2)
+        mixed = rng.permutation(pieces.reshape(-1, side, side)).reshape(rows, columns, side, side).swapaxes(1, 2)
+        image[: rows * side, : columns * side] = mixed.reshape(rows * side, columns * side)
+    else:
+        shades = np.zeros((height, width))
+        for cells, weight in ((3, 1.0), (9, 0.7), (40, 0.4), (150, 0.2)):
+            knots = Image.fromarray(rng.uniform(0, weight, (cells, cells)).astype(np.float32))
+            shades += np.asarray(knots.resize((width, height), Image.Resampling.BICUBIC))
+        image = (shades - shades.min()) / np.ptp(shades) * 255
+    return page._replace(image=image.astype(np.uint8), views=(), readable=False)

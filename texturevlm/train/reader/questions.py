@@ -19,6 +19,7 @@ _WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.to
 LABELS: list[str] = _WORDING["labels"]
 NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
 PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by their place
+TOP = "top"  # the kind of what is read where nothing is asked
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
 _LONGEST_LABEL = 6  # words of a label that ends with a colon
@@ -83,6 +84,12 @@ def place_questions(
             value = value[:1] if "next word" in form else value
         asked = form.format(label=_cased(name, rng))
         yield ReaderQuestion(kind, asked, _text(words, value), _boxes(words, value), _boxes(words, label))
+
+
+def top_question(words: Sequence[PlacedWord], lines: Sequence[TextLine]) -> ReaderQuestion:
+    """No question at all: a reader answers with the topmost line."""
+    line = min(lines, key=lambda line: _around(words, line)[1])
+    return ReaderQuestion(TOP, "", _text(words, line), _boxes(words, line))
 
 
 def labelled_questions(

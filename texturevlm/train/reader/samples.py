@@ -15,11 +15,13 @@ from texturevlm.train.reader.network import TOKEN_SIDE
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.questions import (
     PLACE_KINDS,
+    TOP,
     ReaderQuestion,
     TextLine,
     lines_of,
     place_questions,
     reading_order,
+    top_question,
 )
 from texturevlm.train.reader.views import (
     VIEW_KINDS,
@@ -124,11 +126,10 @@ def page_samples(
         found[name] = [one for one in tries if one is not None][: shape.per_page]
     questions = [*page.questions]
     questions += place_questions(page.words, lines, rng, max(8, len(questions) // 2))
-    if not questions:
-        return found
+    questions.append(top_question(page.words, lines))
     geometry, own = PageInk(page.image, rng), _chooser(page, rng) if choosers else None
     words = boxes.astype(np.float32)
-    kinds_asked = ["place" if question.kind in PLACE_KINDS else question.kind for question in questions]
+    kinds_asked = ["place" if question.kind in (*PLACE_KINDS, TOP) else question.kind for question in questions]
     common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date: each kind is asked as often
     shares = np.array([1 / common[kind] for kind in kinds_asked])
     shares /= shares.sum()

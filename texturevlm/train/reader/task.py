@@ -35,7 +35,7 @@ from texturevlm.train.reader.forward import (
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
 from texturevlm.train.reader.packing import PackedPages
-from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, turned
+from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, spoiled, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm.train.reader.questions import labelled_questions
@@ -50,6 +50,7 @@ BATCHES = {"line": 1024, "block": 512, "few": 384, "many": 160, "most": 80}  # s
 SHARES = {"line": 0.04, "block": 0.08, "few": 0.24, "many": 0.46, "most": 0.18}  # of steps, once all are learned
 SETS = {"docvqa_half": 0.45, "funsd": 0.27, "sroie": 0.2, "chartqa": 0.08}  # how often a real page is one of a set
 _TURNED = 0.02  # share of pages that are mirrored or upside down
+_SPOILED = 0.015  # share of pages with nothing to read
 _UNSEEN = 9  # one font family in so many is held out
 _LONGEST = 40  # characters of answers that are judged
 _JUDGED = 192  # samples of a shape
@@ -247,8 +248,11 @@ class PageMaker:
                 page = self._real(int(rng.choice(self.numbers, p=self.shares)), rng)
             else:
                 page = rendered(rng, self.fonts, self.vocabulary)
-            if rng.random() < _TURNED:
+            roll = rng.random()
+            if roll < _TURNED:
                 page = turned(page, **_TURNS[int(rng.integers(len(_TURNS)))])
+            elif roll < _TURNED + _SPOILED:
+                page = spoiled(page, rng)
             choosers = self.choosers if rng.random() < self.settings.choosers else ()
             samples = page_samples(page, rng, choosers=choosers, kinds=self.settings.views)
             if samples["line"] and samples["many"]:
