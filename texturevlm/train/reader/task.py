@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from texturevlm.allocate import ALLOCATORS
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.train.fit import generator_at
 from texturevlm.train.reader.alphabet import decode_ids
@@ -42,7 +41,7 @@ from texturevlm.train.reader.questions import labelled_questions
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
-from texturevlm.train.reader.views import VIEW_KINDS
+from texturevlm.train.reader.views import CHOOSERS, VIEW_KINDS
 from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import family_name
 
@@ -89,7 +88,6 @@ class ReaderTask:
         rewritten: float = 0.6  # the share of the answers on real pages that are replaced by others
         views: dict[str, float] = field(default_factory=lambda: dict(VIEW_KINDS))  # kinds, and how often each is drawn
         choosers: float = 0.1  # the share of pages whose views are laid by the package's own choosers
-        allocators: tuple[str, ...] = ("auto", "density")  # of those choosers
         workers: int = 15  # processes that make pages
         room: int = 16000  # pages in the pool
         first: int = 500  # pages before the first step
@@ -105,8 +103,6 @@ class ReaderTask:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
         if unknown := [name for name in settings.views if name not in VIEW_KINDS]:
             raise ValueError(f"ReaderTask: views may have {', '.join(VIEW_KINDS)}, got {unknown[0]!r}")
-        for name in settings.allocators:
-            check_choice("ReaderTask", "allocators", name, ALLOCATORS)
         if settings.start is not None and not settings.start.is_file():
             raise FileNotFoundError(f"ReaderTask: start must be a file of weights, got {settings.start}")
         self.settings, self.device = settings, device
@@ -238,7 +234,6 @@ class PageMaker:
         self.vocabulary: Vocabulary = make_vocabulary(texts)
         self.shares = np.array([] if self.packed is None else _page_shares(self.packed, self.numbers))
         self.fonts, self.unseen = split_fonts(find_fonts(settings.fonts))
-        self.choosers = [(scorer, one) for scorer in ("scout", "none") for one in settings.allocators]
         self.writer = AnswerWriter(self.fonts, [word for page in texts for word, _ in page.words])
 
     def learned(self, rng: np.random.Generator) -> Made:
@@ -253,7 +248,7 @@ class PageMaker:
                 page = turned(page, **_TURNS[int(rng.integers(len(_TURNS)))])
             elif roll < _TURNED + _SPOILED:
                 page = spoiled(page, rng)
-            choosers = self.choosers if rng.random() < self.settings.choosers else ()
+            choosers = CHOOSERS if rng.random() < self.settings.choosers else ()
             samples = page_samples(page, rng, choosers=choosers, kinds=self.settings.views)
             if samples["line"] and samples["many"]:
                 return page, samples
