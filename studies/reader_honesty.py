@@ -4,12 +4,13 @@
 
 DATA holds coco/ and sroie/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut into
 shuffled squares, or in another alphabet; upright pages are the control, where numbers are right. An answer with digits
-counts as sure if the mean probability of its tokens (geometric) reaches a threshold.
+counts as sure if the mean probability of its tokens (geometric) reaches a threshold. Photographs, blank paper and
+upright pages are also asked nothing at all, and a question of 200 words.
 """
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.progress import Progress
 
 QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
+LONG = "I would like to know something about this page, which I hold in my hand: " * 13 + "what is the total?"
+OTHERS = {"no question": "", "200 words": LONG}  # asked about some kinds of pictures
+ASKED_OTHERS = ("photograph", "blank paper", "upright page")
 SURE = (0.5, 0.8, 0.9)  # mean probabilities of a token
 SQUARE = 24  # pixels of a scrambled page: smaller than words
 PAPER = (1100, 850)
@@ -114,13 +118,13 @@ def judged(answer: Answer, unreadable: str) -> dict[str, Any]:
     }
 
 
-def asked(model: VLM, picture: Image.Image) -> Iterator[dict[str, Any]]:
+def asked(model: VLM, picture: Image.Image, questions: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each question about a picture, judged."""
     said = model.adapter.trained.unreadable or ""
     ids = model.adapter.tokenizer(said, add_special_tokens=False)["input_ids"]
     unreadable = model.adapter.decode(torch.tensor([ids]))[0] if ids else ""
-    answers = model.ask(picture, list(QUESTIONS), return_details=True, max_new_tokens=LONGEST)
-    for question, answer in zip(QUESTIONS, answers):
+    answers = model.ask(picture, list(questions), return_details=True, max_new_tokens=LONGEST)
+    for question, answer in zip(questions, answers):
         yield {"question": question, **judged(answer, unreadable)}
 
 
@@ -133,7 +137,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for kind, opened in made.items():
         rows[kind] = []
         for open_one in opened:
-            rows[kind] += asked(model, open_one())
+            others = OTHERS if kind in ASKED_OTHERS else {}
+            found = list(asked(model, open_one(), [*QUESTIONS, *others.values()]))
+            rows[kind] += found[: len(QUESTIONS)]
+            for what, one in zip(others, found[len(QUESTIONS) :]):
+                rows.setdefault(f"{kind}, {what}", []).append(one)
             progress.step()
     return {"model": options.model, "budget": model.budget, "split": options.split, "rows": rows}
 
@@ -149,8 +157,8 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         "# Made-up numbers",
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
-        "questions per picture. Shares of the answers; a sure one has at least this mean probability per token. Only "
-        "on upright pages is there a number to read.",
+        "questions per picture, one where the row names it. Shares of the answers; a sure one has at least this mean "
+        "probability per token. Only on upright pages is there a number to read.",
         markdown_table([*heads, *(f"digits, sure ≥ {least}" for least in SURE)], table),
         provenance(record),
     )

@@ -23,8 +23,13 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "24"]
     assert honesty.main([*given, "--split", "eval"]) == 0
     record = json.loads((tmp_path / "out" / "reader-honesty.json").read_text())
-    assert {len(rows) for rows in record["rows"].values()} == {len(honesty.QUESTIONS)}
-    assert len(record["rows"]) == 8 and "| blank paper | 4 |" in capsys.readouterr().out
+    asked = {kind: len(rows) for kind, rows in record["rows"].items()}
+    assert {count for kind, count in asked.items() if "," not in kind} == {len(honesty.QUESTIONS)}
+    assert [kind for kind in asked if kind.startswith("blank paper,")] == [
+        "blank paper, no question",
+        "blank paper, 200 words",
+    ]
+    assert len(record["rows"]) == 8 + 2 * 3 and "| blank paper | 4 |" in capsys.readouterr().out
     assert all(0 <= one["unreadable"] <= 1 for rows in record["rows"].values() for one in rows)
 
 
