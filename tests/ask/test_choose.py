@@ -1,9 +1,11 @@
 """Choosing tokens asks for no more than it needs."""
 
+import pytest
 import torch
 
 from texturevlm.ask import choose
 from texturevlm.ask.prepared import PreparedImage
+from texturevlm.vlm.trained import trained_as
 
 OPTIONS = {"budget": 8, "allocator": "auto", "relevance": "scout"}
 
@@ -20,3 +22,47 @@ def test_the_chance_of_an_image_is_asked_for_among_several_only(monkeypatch):
     images = [PreparedImage(torch.rand(3, 96, 96), patch=32, device=torch.device("cpu")) for _ in range(2)]
     assert len(choose.choose(images[:1], "where?", **OPTIONS)) == 1 and asked == []
     assert len(choose.choose(images, "where?", **OPTIONS)) == 2 and asked == ["where?"] * 2
+
+
+def prepared(height, width, **options):
+    across = torch.linspace(0, 1, width).expand(3, height, width)
+    return PreparedImage(across, patch=32, device=torch.device("cpu"), **options)
+
+
+def test_a_small_image_is_enlarged_for_a_model_that_needs_finer_print():
+    plain, finer = prepared(96, 160), prepared(96, 160, finer=1.6)
+    assert (plain.times, plain.texture.size) == (1, (96, 160)) and plain.texture is plain.original
+    assert (finer.times, finer.texture.size, finer.original.size) == (2, (192, 320), (96, 160))
+    there, here = (one.texture.levels[0][0, 0, 0] for one in (finer, plain))
+    torch.testing.assert_close(there.view(-1, 2).mean(1)[2:-2], here[2:-2], atol=1e-3, rtol=0)  # the same picture
+    assert finer.max_tokens == 4 * plain.max_tokens
+    assert prepared(1200, 1100, finer=1.6).times == 1  # its print is large enough
+
+
+def test_print_counts_as_finer_for_such_a_model():
+    large, finer = prepared(1200, 1100), prepared(1200, 1100, finer=1.6)
+    scales = [one.relevance("", relevance="none").legible_scale for one in (large, finer)]
+    torch.testing.assert_close(scales[1], scales[0] / 1.6)
+
+
+@pytest.mark.parametrize("turn", [0.0, 90.0])
+def test_tokens_of_an_enlarged_image_are_given_in_its_own_pixels(turn):
+    image = prepared(96, 160, finer=1.6)
+    image.turn(turn)
+    assert sorted(image.texture.size) == [192, 320] and image.times == 2
+    (found,) = choose.choose([image], "", budget=12, allocator="auto", relevance="none")
+    given = image.as_given(found.allocation)
+    assert given.size == (96, 160)
+    low, high = given.boxes[..., :2].amin((0, 1)), given.boxes[..., 2:].amax((0, 1))
+    assert (low >= -1e-3).all() and (high <= torch.tensor([160.0, 96.0]) + 1e-3).all()
+    step = found.allocation.ddx.norm(dim=-1)
+    torch.testing.assert_close(given.ddx.norm(dim=-1), step / 2)
+
+
+def test_how_fine_a_model_must_see_print_is_checked():
+    config = type("Config", (), {"texturevlm": {"finer": 1.5}})
+    assert trained_as(config).finer == 1.5
+    for wrong in (0.5, "much", 9):
+        config.texturevlm = {"finer": wrong}
+        with pytest.raises(ValueError, match=r"finer in texturevlm of config\.json must be a number from 1 to 4, got"):
+            trained_as(config)

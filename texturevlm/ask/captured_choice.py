@@ -21,7 +21,7 @@ from texturevlm.capture import captured_question, no_graph_because
 from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import Allocator, choose_tokens
-from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
+from texturevlm.relevance import Balance, Relevance, Scorer, find_relevance, find_scorer
 from texturevlm.scout import Question
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Texture
 
@@ -60,10 +60,10 @@ class CapturedChoice:
         if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
         scorer, asked = captured_question(scorer, question)
-        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked))
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked), image.balance)
         options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
         with self._lock:
-            replay = self._replay(key, partial(_made, scorer, options), [texture.levels[0], *asked])
+            replay = self._replay(key, partial(_made, scorer, image.balance, options), [texture.levels[0], *asked])
             if replay is None:
                 return None
             made = [part.clone() for part in replay(texture.levels[0], *asked)]
@@ -89,11 +89,13 @@ class CapturedChoice:
         return found if found.reason is None else None
 
 
-def _made(scorer: Scorer, options: dict[str, Any], image: Tensor, *encoded: Tensor) -> tuple[Tensor, ...]:
+def _made(
+    scorer: Scorer, balance: Balance, options: dict[str, Any], image: Tensor, *encoded: Tensor
+) -> tuple[Tensor, ...]:
     """The columns of the allocation, then the maps of the relevance."""
     texture = Texture((image,)).mipmapped()
     question = Question(*encoded) if encoded else ""
-    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer)
+    relevance = find_relevance(texture, question, patch=options["patch"], relevance=scorer, balance=balance)
     allocation = choose_tokens(texture, relevance=relevance, **options)
     maps = [getattr(relevance, name) for name in _MAPS]
     return *(getattr(allocation, name) for name in COLUMNS), *(one for one in maps if one is not None)

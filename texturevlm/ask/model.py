@@ -231,6 +231,7 @@ class VLM:
         side = self.adapter.side
         samples = check_count("prepare", "questions", questions, 1) * self.budget * side * side
         how: Any = {"patch": side, "device": self.device, "samples": samples if questions > 1 else 0}
+        how["finer"] = self.adapter.trained.finer
         return ImageSession(self, [PreparedImage(one, **how) for one in given])
 
     def ask(

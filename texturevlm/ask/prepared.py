@@ -5,37 +5,50 @@ What does not depend on the question is computed when it is first needed, and ke
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from texturevlm.ask.sources import open_image
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import question_chance
-from texturevlm.relevance import Prepared, Relevance, Scorer, find_scorer
+from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_scorer
 from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
 from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 
+TIMES = 2  # that an image is enlarged
+_SMALL = 1_250_000  # pixels: pages with fewer have print of ten pixels and less
+
 
 class PreparedImage:
     """An image for a model whose tokens are `patch` × `patch` samples.
 
     source:  as for `open_image`
-    original: the image; texture: the same, turned upright by `turn`, which tokens are chosen in and sampled from
-    frame:   of the texture in the original
+    original: the image; texture: the same, turned upright by `turn` and perhaps enlarged, which tokens are chosen in
+             and sampled from
+    frame:   of the texture in the original, before it is enlarged
+    finer:   how many times as finely as OCR the model must see print. Above 1 a small image is enlarged, because no
+             sample of a texture is finer than a pixel
     regions: of the texture, whose text has another angle
     samples: that all questions will take; where the measured crossover says that it pays, the texture is kept in the
              texture units
     """
 
-    def __init__(self, source: Any, *, patch: int, device: torch.device, samples: int = 0) -> None:
-        self.samples = samples
+    def __init__(self, source: Any, *, patch: int, device: torch.device, finer: float = 1.0, samples: int = 0) -> None:
+        self.samples, self.balance = samples, Balance(particularise=float(finer))
         self.original = self.texture = self._kept(open_image(source, device).mipmapped())
         self.patch, self.frame = patch, upright_frame(self.original, 0.0)
+        small = finer > 1 and self.original.pages is None and prod(self.original.size) <= _SMALL
+        self.times = TIMES if small else 1  # that the texture is as large as its frame
         self.prepared = Prepared(self.texture, patch=patch)
+        if self.times > 1:
+            self._prepare_again()
         self.regions: list[TextRegion] = []
         self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
         self._regions: list[TextRegion] = []  # that were found then
@@ -61,7 +74,7 @@ class PreparedImage:
 
     def _keep_reading(self, spots: Spots | None) -> None:
         """The scout's reading serves its scorers; not on a GPU, where a graph reads anew for less."""
-        if spots is not None and not spots.text.is_cuda:
+        if spots is not None and not spots.text.is_cuda and self.times == 1:
             for name in ("scout", "prior"):
                 self.prepared.keep(find_scorer("ask", name), spots)
 
@@ -71,7 +84,11 @@ class PreparedImage:
 
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
-        return turned_back(self.followed(allocation), self.frame)
+        found = self.followed(allocation)
+        if self.times > 1:
+            columns = {name: getattr(found, name) / self.times for name in ("centre", "ddx", "ddy")}
+            found = replace(found, **columns, size=self.frame.size)
+        return turned_back(found, self.frame)
 
     @property
     def max_tokens(self) -> int:
@@ -81,7 +98,7 @@ class PreparedImage:
 
     def relevance(self, question: str, *, relevance: str | Scorer = "auto") -> Relevance:
         """The relevance of each cell for a question; nothing is computed twice. relevance: as in `choose_tokens`."""
-        return self.prepared.find(question, scorer=relevance)
+        return self.prepared.find(question, scorer=relevance, balance=self.balance)
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance that a question to several images is about this one."""
@@ -92,14 +109,15 @@ class PreparedImage:
         if self.texture.device == device:
             return
         self.original = self._kept(self.original.to(device))
-        if self.frame.angle:
+        if self.frame.angle or self.times > 1:
             self._prepare_again()
         else:
             self.texture = self.original
             self.prepared = self.prepared.moved(self.texture)
 
     def _prepare_again(self) -> None:
-        self.texture = self._kept(turned_upright(self.original, self.frame).mipmapped())
+        upright = turned_upright(self.original, self.frame)
+        self.texture = self._kept(enlarged(upright, self.times).mipmapped())
         self.prepared = Prepared(self.texture, patch=self.patch)
 
     def _kept(self, texture: Texture) -> Texture:
@@ -108,3 +126,13 @@ class PreparedImage:
         if texture.pages is not None or texture.resident is not None or backends.no_kernel_because(finest):
             return texture
         return texture.on_device() if backends.texture_pays(finest, self.samples) else texture
+
+
+def enlarged(texture: Texture, times: int) -> Texture:
+    """The image so many times as large, level 0 alone."""
+    if times == 1:
+        return texture
+    image = texture.levels[0]
+    found = functional.interpolate(image.float(), scale_factor=float(times), mode="bicubic").clamp(0, 1)
+    height, width = texture.size
+    return replace(texture, levels=(found.to(image.dtype),), size=(height * times, width * times), resident=None)

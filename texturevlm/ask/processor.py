@@ -287,7 +287,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             if any(isinstance(image, Patches) for image in own):
                 views += self._sampled(own)
                 continue
-            prepared = [PreparedImage(image, patch=self.adapter.side, device=torch.device("cpu")) for image in own]
+            how: Any = {"patch": self.adapter.side, "finer": self.adapter.trained.finer}
+            prepared = [PreparedImage(image, device=torch.device("cpu"), **how) for image in own]
             relevance = self._one_relevance()
             if relevance == "attention":
                 raise ValueError(f"processor: relevance must not be {relevance!r}, which takes the looks of `VLM.ask`")

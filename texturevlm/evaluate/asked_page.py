@@ -56,7 +56,8 @@ class AskedPage:
     @cached_property
     def prepared(self) -> PreparedImage:
         """On the model's device, with its mip levels."""
-        return PreparedImage(self.image, patch=self.adapter.side, device=self.adapter.device)
+        adapter = self.adapter
+        return PreparedImage(self.image, patch=adapter.side, device=adapter.device, finer=adapter.trained.finer)
 
     def again(self) -> AskedPage:
         """The same decoded page, of which nothing else is known: to measure what it costs."""
@@ -95,8 +96,8 @@ class AskedPage:
         elif key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
-            upright = self.prepared.frame.angle == 0  # the cache holds the words of pages as they are
-            if scorer.name == "words" and upright and id(scorer) not in prepared.readings:
+            as_it_is = self.prepared.frame.angle == 0 and self.prepared.times == 1  # as the cache holds its words
+            if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
                 reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
                 prepared.keep(scorer, (reading,))
             self._relevance[key] = self.prepared.relevance(question, relevance=scorer)
@@ -111,7 +112,7 @@ class AskedPage:
 
     def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
         """The tokens of the oracle, which knows where the answer stands."""
-        cells = box_map(boxes, self.prepared.texture.size, self.prepared.prepared.maps.grid)
+        cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
         return self._choose(self.prepared.relevance("", relevance=AttentionScorer(cells[None])), allocator, budget)
 
     def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:

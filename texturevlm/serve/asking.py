@@ -92,7 +92,7 @@ async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
         options: Any = {"budget": body.budget, "allocator": body.allocator, "relevance": body.scorer}
         (found,) = session.choose(body.question, looks=1, **options)
         stop.check()
-        used, textures = int(found.allocation.valid.sum()), [image.texture for image in session.images]
+        used, textures = int(found.allocation.valid.sum()), [image.original for image in session.images]
         with model.adapter.lock, evaluating(model.model):
             (weights,) = question_attention(model.adapter, body.question, textures, [found.allocation])
         own: list[float] = weights[:used].tolist()

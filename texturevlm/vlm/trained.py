@@ -16,6 +16,7 @@ from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 
 TABLE = "texturevlm"  # of config.json
+FINEST = 4  # times as finely as OCR that a model may have to see print
 CONFIDENCE = 5  # numbers of a calibration: a constant, and one per feature of an answer
 
 
@@ -28,6 +29,8 @@ class Trained:
     confidence:          weights that turn the features of an answer into the chance that it is right
                          (`texturevlm train`); None: not calibrated
     fine_pages:          of a document, that it reads together; None: no number of its own
+    finer:               how many times as finely as OCR it must see print; where that is finer than an image's pixels,
+                         a small image is enlarged
     """
 
     levels: str = LEVELS[0]
@@ -35,6 +38,7 @@ class Trained:
     unreadable: str | None = None
     confidence: tuple[float, ...] | None = None
     fine_pages: int | None = None
+    finer: float = 1.0
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
@@ -54,6 +58,9 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
         found = replace(found, confidence=tuple(map(float, weights)))
     if found.fine_pages is not None:
         check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
+    if not isinstance(found.finer, (int, float)) or not 1 <= found.finer <= FINEST:
+        wanted = f"a number from 1 to {FINEST}"
+        raise ValueError(f"adapt: finer in {TABLE} of config.json must be {wanted}, got {found.finer!r:.60}")
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
     allowed = [one for one in coordinates if one in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
