@@ -26,7 +26,7 @@ from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.progress import Progress
 
 QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
-LONG = "I would like to know something about this page, which I hold in my hand: " * 13 + "what is the total?"
+LONG = "I would like to know something about this page, which I hold in my hand: " * 13 + "what is the total here?"
 OTHERS = {"no question": "", "200 words": LONG}  # asked about some kinds of pictures
 ASKED_OTHERS = ("photograph", "blank paper", "upright page")
 SURE = (0.5, 0.8, 0.9)  # mean probabilities of a token
@@ -157,7 +157,7 @@ def report(record: dict[str, Any]) -> str:
     return markdown_page(
         "# Made-up numbers",
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
-        "questions per picture, one where the row names it. Shares of the answers; a sure one has at least this mean "
+        "questions per picture, or the one that a row names. Shares of the answers; a sure one has at least this mean "
         "probability per token. Only on upright pages is there a number to read.",
         markdown_table([*heads, *(f"digits, sure ≥ {least}" for least in SURE)], table),
         provenance(record),

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose
 from texturevlm.ask.prepared import PreparedImage
+from texturevlm.types import Texture
 from texturevlm.vlm.trained import trained_as
 
 OPTIONS = {"budget": 8, "allocator": "auto", "relevance": "scout"}
@@ -66,3 +68,22 @@ def test_how_fine_a_model_must_see_print_is_checked():
         config.texturevlm = {"finer": wrong}
         with pytest.raises(ValueError, match=r"finer in texturevlm of config\.json must be a number from 1 to 4, got"):
             trained_as(config)
+
+
+def test_an_enlarged_image_can_be_shown_as_it_is():
+    image = prepared(96, 160, finer=1.6)
+    image.enlarge(False)
+    assert image.times == 1 and image.texture.size == image.original.size
+    image.enlarge(True)
+    assert image.times == 2 and image.prepared.texture is image.texture
+    others = Texture((torch.rand(1, 4, 96, 160),), ("red", "green", "blue", "labels"))
+    assert PreparedImage(others, patch=32, device=torch.device("cpu"), finer=1.6).times == 1  # more than colours
+
+
+def test_relevance_of_an_enlarged_image_goes_with_its_tokens():
+    image = prepared(96, 160, finer=1.6)
+    (found,) = choose.choose([image], "", budget=12, allocator="auto", relevance="none")
+    given = image.relevance_as_given(found.relevance), image.as_given(found.allocation)
+    assert given[0].size == given[1].size == (96, 160)
+    there, here = expected_value(found.relevance, found.allocation), expected_value(*given)
+    torch.testing.assert_close(here, there, atol=1e-4, rtol=1e-3)

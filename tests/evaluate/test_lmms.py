@@ -137,8 +137,8 @@ def test_tokens_are_chosen_by_the_question_alone(loaded, monkeypatch):
     from texturevlm.ask.session import ImageSession
 
     asked = []
-    real = ImageSession.choose
-    monkeypatch.setattr(ImageSession, "choose", lambda self, question: asked.append(question) or real(self, question))
+    real = ImageSession.chosen
+    monkeypatch.setattr(ImageSession, "chosen", lambda self, text, how: asked.append(text) or real(self, text, how))
     loaded.generate_until([request(0)])
     assert asked == ["What is word 0?"]
     alone = import_module("texturevlm.evaluate.lmms_model").question_alone

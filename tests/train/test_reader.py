@@ -457,10 +457,10 @@ def test_a_label_with_a_colon_asks_for_what_stands_right_of_it():
         *row("Ship To: Jane Doe", 10, 10),
         *row("Account No:", 10, 40),
         *row("A-17", 200, 40),  # beyond a gap, in the same row
-        *row("Date:", 10, 70),  # twice on the page
+        *row("Date:", 10, 70),  # twice on the page, once with a value that is not asked for
         *row("May 5", 80, 70),
         *row("Date:", 10, 100),
-        *row("May 6", 80, 100),
+        *row("10:30", 80, 100),
         *row("Too far:", 10, 130),
         *row("away", 700, 130),
         *row("Known: 12", 10, 160),  # asked for already

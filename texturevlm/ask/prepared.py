@@ -20,7 +20,7 @@ from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
 from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
-from texturevlm.types import Allocation, Texture
+from texturevlm.types import COLOURS, Allocation, Texture
 
 TIMES = 2  # that an image is enlarged
 _SMALL = 1_250_000  # pixels: pages with fewer have print of ten pixels and less
@@ -44,14 +44,21 @@ class PreparedImage:
         self.samples, self.balance = samples, Balance(particularise=float(finer))
         self.original = self.texture = self._kept(open_image(source, device).mipmapped())
         self.patch, self.frame = patch, upright_frame(self.original, 0.0)
-        small = finer > 1 and self.original.pages is None and prod(self.original.size) <= _SMALL
-        self.times = TIMES if small else 1  # that the texture is as large as its frame
         self.prepared = Prepared(self.texture, patch=patch)
-        if self.times > 1:
-            self._prepare_again()
+        plain = self.original.pages is None and self.original.names == COLOURS
+        self._grows = plain and finer > 1 and prod(self.original.size) <= _SMALL
+        self.times = 1  # how many times as large as its frame the texture is
+        self.enlarge(True)
         self.regions: list[TextRegion] = []
         self._found: tuple[float, Spots | None] | None = None  # of `find_turn_and_read`
         self._regions: list[TextRegion] = []  # that were found then
+
+    def enlarge(self, wanted: bool) -> None:
+        """Show a small image larger, if the model needs finer print; or as large as it is."""
+        times = TIMES if wanted and self._grows else 1
+        if times != self.times:
+            self.times = times
+            self._prepare_again()
 
     def turn(self, turn: float | str) -> None:
         """Turn the image upright by the angle of its text, or by the angle that is found (auto)."""
@@ -90,9 +97,15 @@ class PreparedImage:
             found = replace(found, **columns, size=self.frame.size)
         return turned_back(found, self.frame)
 
+    def relevance_as_given(self, relevance: Relevance) -> Relevance:
+        """The relevance of the texture, with lengths in the pixels of its frame."""
+        if self.times == 1:
+            return relevance
+        return replace(relevance, legible_scale=relevance.legible_scale / self.times, size=self.frame.size)
+
     @property
     def max_tokens(self) -> int:
-        """The tokens that show the image at its own resolution; more tokens add nothing."""
+        """The tokens that show the texture at its own resolution; more tokens add nothing."""
         height, width = self.texture.size
         return -(-height // self.patch) * -(-width // self.patch)
 

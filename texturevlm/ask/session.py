@@ -81,7 +81,10 @@ class ImageSession:
 
     def as_given(self, chosen: Sequence[Chosen]) -> list[Chosen]:
         """What `chosen` returns, with footprints in the images as they were given, which may be turned."""
-        return [replace(one, allocation=image.as_given(one.allocation)) for image, one in zip(self.images, chosen)]
+        return [
+            replace(one, allocation=image.as_given(one.allocation), relevance=image.relevance_as_given(one.relevance))
+            for image, one in zip(self.images, chosen)
+        ]
 
     def _how(self, question: Any, looks: Any, budget: Any, allocator: Any, relevance: Any, turn: Any) -> Choosing:
         if not isinstance(question, str):
@@ -94,6 +97,7 @@ class ImageSession:
         check_budget(how.budget, len(self.images))
         for image in self.images:
             image.on(self.model.device)
+            image.enlarge(how.tokens != "weighted")  # which is the model's own grid over the image as it is
             image.turn(how.turn)
         wanted = (question, how.of_tokens, self.model.device)
         if self._last is not None and self._last[0] == wanted:

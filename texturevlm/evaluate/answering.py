@@ -180,8 +180,9 @@ class Asking:
         if kind in OWN_INPUTS and adapter.has_own_input:
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
-            allocation = own_grid(adapter, page.prepared.texture)
-        elif kind in (PAGE, BLANK):
+            image = page.prepared.original
+            return chosen_prompt(adapter, question, [image], [own_grid(adapter, image)], place=self.place)
+        if kind in (PAGE, BLANK):
             allocation = page.chosen("", "resize", "none", budget)
         elif kind == ORACLE:
             allocation = page.located(self._enough(sample), condition.allocator, budget)

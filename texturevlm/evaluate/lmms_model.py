@@ -109,8 +109,9 @@ class TextureModel(lmms):  # type: ignore[misc]
         textures, allocations = [], []
         if images:
             session = self.vlm.prepare(images)
+            chosen = session.chosen(question_alone(question), self.vlm.choosing())
             textures = [image.texture for image in session.images]
-            allocations = [one.allocation for one in session.choose(question_alone(question))]
+            allocations = [image.followed(one.allocation) for image, one in zip(session.images, chosen)]
         conversation = conversation_with(messages, len(images), adapter.marks, apart=False)
         return chosen_prompt(adapter, conversation, textures, allocations, place=self.place)
 

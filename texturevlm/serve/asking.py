@@ -21,7 +21,7 @@ from texturevlm.serve.answers import Event, Question, Told, error_of
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.plans import Choice, columns_of
+from texturevlm.serve.plans import Choice, chosen, columns_of
 from texturevlm.vlm import FAMILIES
 
 router = APIRouter()
@@ -88,13 +88,12 @@ async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
     state.uploads.get(body.id)
 
     def work(stop: Stop) -> list[float]:
-        session = opened(request, body.id, body.page).session(model)
-        options: Any = {"budget": body.budget, "allocator": body.allocator, "relevance": body.scorer}
-        (found,) = session.choose(body.question, looks=1, **options)
+        picture = opened(request, body.id, body.page)
+        allocation, _ = chosen(picture, body.model_copy(update={"patch": model.adapter.side}))
         stop.check()
-        used, textures = int(found.allocation.valid.sum()), [image.original for image in session.images]
+        used, texture = int(allocation.valid.sum()), picture.texture.to(model.device)
         with model.adapter.lock, evaluating(model.model):
-            (weights,) = question_attention(model.adapter, body.question, textures, [found.allocation])
+            (weights,) = question_attention(model.adapter, body.question, [texture], [allocation.to(model.device)])
         own: list[float] = weights[:used].tolist()
         return own
 

@@ -70,7 +70,8 @@ class Picture:
         with self.lock:
             if id(model) not in self._sessions:
                 session = model.prepare(self.texture)
-                session.images[0].prepared = self.prepared(session.images[0].patch)
+                if session.images[0].times == 1:  # else it is prepared at another size
+                    session.images[0].prepared = self.prepared(session.images[0].patch)
                 self._sessions[id(model)] = session
             return self._sessions[id(model)]
 

@@ -58,7 +58,7 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
         found = replace(found, confidence=tuple(map(float, weights)))
     if found.fine_pages is not None:
         check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
-    if not isinstance(found.finer, (int, float)) or not 1 <= found.finer <= FINEST:
+    if isinstance(found.finer, bool) or not isinstance(found.finer, (int, float)) or not 1 <= found.finer <= FINEST:
         wanted = f"a number from 1 to {FINEST}"
         raise ValueError(f"adapt: finer in {TABLE} of config.json must be {wanted}, got {found.finer!r:.60}")
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)

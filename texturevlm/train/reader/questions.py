@@ -99,7 +99,7 @@ def labelled_questions(
 
     asked: questions of the page; what they ask for is not asked for again
     """
-    lines, found = lines_of(words), []
+    lines, found, count = lines_of(words), [], Counter[str]()
     taken = np.array([box for question in asked for box in question.boxes]).reshape(-1, 4)
     for line in lines:
         colon = next((at for at, number in enumerate(line) if words[number][0].endswith(":")), None)
@@ -108,6 +108,7 @@ def labelled_questions(
         label = line[: colon + 1]
         value = line[colon + 1 :] or _beside(words, lines, line, below=False)
         name, answer = _text(words, label).strip(" :.;,-"), _text(words, value)
+        count[name.lower()] += 1
         if len(name) < 2 or len(label) > _LONGEST_LABEL or ":" in answer or not any(map(str.isalnum, answer)):
             continue
         (_, top, right, bottom), boxes = words[label[-1]][1], np.array(_boxes(words, value))
@@ -115,7 +116,6 @@ def labelled_questions(
         inside = ((middle - taken[None]) * (1, 1, -1, -1) >= 0).all(-1)
         if boxes[0, 0] - right <= _FARTHEST * (bottom - top) and not inside.any():
             found.append((name, answer, label, value))
-    count = Counter(name.lower() for name, *_ in found)
     return [
         ReaderQuestion(
             "field",

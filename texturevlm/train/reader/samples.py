@@ -176,7 +176,7 @@ def _asked(
         prompt, boxes = training_ids(question.text, ILLEGIBLE, shape.length), _NO_BOXES
         assert prompt is not None
     own = (view.tokens, view.segment, view.magnified)
-    label = _some_boxes(question.named) if named >= _HARD else _NO_BOXES
+    label = _some_boxes(question.named) if named >= _HARD and page.readable else _NO_BOXES
     return ReaderSample(*own, *prompt, _EVERYWHERE, _NO_MARKS, boxes, label, question.kind)
 
 
