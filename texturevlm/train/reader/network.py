@@ -27,8 +27,8 @@ TOKEN_SIDE = PATCH * MERGE  # pixels of a token
 _MOST_PIXELS = 4096 * TOKEN_SIDE**2  # a larger image is shrunk by the image processor, before tokens are chosen
 _LEAST_PIXELS = 16 * TOKEN_SIDE**2
 # By `texturevlm train examples/train/confidence.toml` with the weights that ship: 200 questions of train pages in 68
-# tokens, a Brier score of 0.058 on those held out (all of those it is sure of are right, 0.58 of all).
-_CONFIDENCE = [2.6812, 0.7739, -2.8382, 0.3919, -6.0820]
+# tokens, a Brier score of 0.070 on those held out (.97 of those it is sure of are right, 0.73 of all).
+_CONFIDENCE = [1.6641, 0.7727, -3.5301, 1.0219, -6.4095]
 # How training lays tokens, for whoever asks: see vlm/trained.py. It read one page at a time: with several pages in one
 # prompt it answers worse (results/document-answers.md).
 _TRAINED = {
@@ -37,7 +37,7 @@ _TRAINED = {
     "unreadable": ILLEGIBLE,
     "confidence": _CONFIDENCE,
     "fine_pages": 1,
-    "finer": 1.6,  # on held-out train forms of 273 tokens: .569 → .661, of 96: .217 → .381 (docs/engineering-log.md)
+    "finer": 1.6,  # see results/reader-finer.md
 }
 _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 
