@@ -138,8 +138,9 @@ def _views(vlm: VLM, pages: Sequence[Sequence[Sample]], questions: int) -> Itera
 
 def _prompt(vlm: VLM, session: Any, question: str) -> Prompted:
     relevance = "scout" if question else "prior"
-    (chosen,) = session.choose(question, budget=BUDGET, relevance=relevance)
-    return chosen_prompt(vlm.adapter, question, [session.images[0].original], [chosen.allocation])
+    (chosen,) = session.chosen(question, vlm.choosing(budget=BUDGET, relevance=relevance))
+    (image,) = session.images
+    return chosen_prompt(vlm.adapter, question, [image.texture], [image.followed(chosen.allocation)])
 
 
 def _asked(vlm: VLM, session: Any, sample: Sample) -> Asked:

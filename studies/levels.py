@@ -10,6 +10,7 @@ encoding of the first shows as a difference between the last two.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -24,7 +25,7 @@ from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.types import Allocation
+from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.views import LEVELS
 
 MOST = 48  # tokens of an answer
@@ -40,8 +41,10 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
         two = session.ask(sample.question, levels=levels, looks="auto", sure=NEVER, **options)
         both = two.chosen[0].allocation
 
-        def same_tokens(*_: Any, both: Allocation = both, **__: Any) -> Allocation:
-            return both
+        def same_tokens(texture: Texture, *_: Any, both: Allocation = both, **__: Any) -> Allocation:
+            times = texture.size[0] / both.size[0]  # a small page is enlarged, `both` is in its own pixels
+            columns = {name: getattr(both, name) * times for name in ("centre", "ddx", "ddy")}
+            return replace(both, **columns, size=texture.size)
 
         wide = {**options, "budget": both.budget, "allocator": same_tokens}
         again = session.ask(sample.question, levels=levels, **wide)

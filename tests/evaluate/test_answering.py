@@ -171,7 +171,7 @@ def test_the_oracle_looks_at_the_true_boxes(samples, tmp_path):
     ask = asking(tmp_path, samples)
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
     for sample in samples[:2]:  # above on the left, and below on the right
-        finest = page.located(sample.boxes, "auto", 6)
+        finest = page.prepared.as_given(page.located(sample.boxes, "auto", 6))
         used = finest.valid[0]
         best = finest.level[0].masked_fill(~used, 99).argmin()
         (x0, y0, x1, y1), (left, top, right, bottom) = sample.boxes[0], finest.boxes[0, best].tolist()

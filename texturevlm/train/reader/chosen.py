@@ -19,6 +19,7 @@ from texturevlm.train.reader.views import CHOOSERS, Chooser, Floats
 VIEWS_FILE = "views.npz"
 _PARTS = 16  # of a pixel
 _BUDGETS = (40, 64, 64, 96, 96, 160, 273, 273)
+_FINER = (1.0, 1.6, 1.6, 2.2)  # the reader is asked with 1.6; others, so that it does not depend on it
 _MOST_PIXELS = 5_000_000  # of a page that is enlarged
 
 
@@ -43,7 +44,8 @@ def choose_views(
     for number, question in enumerate(questions):
         for _ in range(each):
             scorer, allocator = CHOOSERS[int(rng.integers(len(CHOOSERS)))]
-            boxes = chooser.boxes(question, int(rng.choice(_BUDGETS)), scorer, allocator) / ratio
+            budget, finer = int(rng.choice(_BUDGETS)), float(rng.choice(_FINER))
+            boxes = chooser.boxes(question, budget, scorer, allocator, finer) / ratio
             found.append(ChosenView(number, ratio, boxes.astype(np.float32)))
     return found
 

@@ -256,16 +256,23 @@ class Chooser:
     def view(self, question: str, budget: int, scorer: str, allocator: str) -> ReaderView:
         return as_view(self.boxes(question, budget, scorer, allocator), TOKEN_SIDE / self.patch, scorer)
 
-    def boxes(self, question: str, budget: int, scorer: str, allocator: str) -> Floats:
-        """(n, 4), xyxy in pixels."""
+    def boxes(self, question: str, budget: int, scorer: str, allocator: str, finer: float = 1.0) -> Floats:
+        """(n, 4), xyxy in pixels. finer: as in `vlm.trained`"""
         from texturevlm.pipeline import choose_tokens
+        from texturevlm.relevance import Balance
         from texturevlm.relevance.prepared import Prepared
 
         if scorer not in self._prepared:
             self._prepared[scorer] = Prepared(self.texture, patch=self.patch, scorer=scorer)
         prepared = self._prepared[scorer]
         found = choose_tokens(
-            self.texture, question, budget=budget, patch=self.patch, allocator=allocator, relevance=prepared
+            self.texture,
+            question,
+            budget=budget,
+            patch=self.patch,
+            allocator=allocator,
+            relevance=prepared,
+            balance=Balance(particularise=finer),
         )
         boxes: Floats = found.boxes[0][found.valid[0]].numpy()
         return boxes
