@@ -228,3 +228,14 @@ def test_it_reads_the_invoice():
     asked = [question for question in ANSWERS if any(word in question for word in ("total", "due", "VAT"))]
     found = dict(zip(asked, model.ask(INVOICE, asked, max_new_tokens=20)))
     assert len(asked) == 3 and found == {question: ANSWERS[question] for question in asked}
+
+
+def test_the_server_prepares_an_enlarged_page_anew(reader):
+    pytest.importorskip("fastapi")
+    from texturevlm.serve.pictures import Picture
+
+    picture = Picture(Texture.open(page().convert("RGB")).mipmapped())
+    (image,) = picture.session(reader).images
+    assert image.times == 2 and image.prepared.texture is image.texture
+    (found,) = picture.session(reader).choose("total", budget=12)
+    assert found.allocation.size == (420, 300) and float(found.allocation.centre[..., 1].max()) > 210
