@@ -10,7 +10,6 @@ encoding of the first shows as a difference between the last two.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -42,9 +41,7 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
         both = two.chosen[0].allocation
 
         def same_tokens(texture: Texture, *_: Any, both: Allocation = both, **__: Any) -> Allocation:
-            times = texture.size[0] / both.size[0]  # a small page is enlarged, `both` is in its own pixels
-            columns = {name: getattr(both, name) * times for name in ("centre", "ddx", "ddy")}
-            return replace(both, **columns, size=texture.size)
+            return both.resized(texture.size)  # a small page is enlarged, `both` is in its own pixels
 
         wide = {**options, "budget": both.budget, "allocator": same_tokens}
         again = session.ask(sample.question, levels=levels, **wide)

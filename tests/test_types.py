@@ -325,6 +325,17 @@ def test_boxes_enclose_and_area_is_exact_when_turned():
     assert allocation.upright.tolist() == [[True, False, False, False]]
 
 
+def test_resized_keeps_the_share_of_the_image():
+    allocation = Allocation(**fields())
+    height, width = allocation.size
+    larger = allocation.resized((2 * height, 3 * width))
+    scale = torch.tensor([3.0, 2.0])
+    assert larger.size == (2 * height, 3 * width)
+    for name in ("centre", "ddx", "ddy"):
+        assert torch.equal(getattr(larger, name), getattr(allocation, name) * scale)
+    assert allocation.resized((height, width)) is allocation
+
+
 def test_of_boxes_gives_the_boxes_back():
     boxes = torch.rand(2, 5, 4) * 20
     boxes[..., 2:] += boxes[..., :2] + 1

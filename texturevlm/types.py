@@ -294,6 +294,13 @@ class Allocation:
         """Return the allocation on another device."""
         return self.each(lambda column: column.to(device))
 
+    def resized(self, size: tuple[int, int]) -> Allocation:
+        """The same footprints in the same image at another (height, width)."""
+        if size == self.size:
+            return self
+        ratio = self.centre.new_tensor([size[1] / self.size[1], size[0] / self.size[0]])
+        return replace(self, centre=self.centre * ratio, ddx=self.ddx * ratio, ddy=self.ddy * ratio, size=size)
+
     def each(self, change: Callable[[Tensor], Tensor]) -> Allocation:
         """Apply a function to each of the six tensors."""
         changed: Any = {name: change(getattr(self, name)) for name in COLUMNS}

@@ -91,11 +91,7 @@ class PreparedImage:
 
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
-        found = self.followed(allocation)
-        if self.times > 1:
-            columns = {name: getattr(found, name) / self.times for name in ("centre", "ddx", "ddy")}
-            found = replace(found, **columns, size=self.frame.size)
-        return turned_back(found, self.frame)
+        return turned_back(self.followed(allocation).resized(self.frame.size), self.frame)
 
     def relevance_as_given(self, relevance: Relevance) -> Relevance:
         """The relevance of the texture, with lengths in the pixels of its frame."""

@@ -58,10 +58,10 @@ def train_pages(data: Path, limit: int | None = None) -> list[RealPage]:
     return list(found.values())
 
 
-def is_held(document: str) -> bool:
-    """Whether a document is held out: the same ones whatever else is packed."""
-    digest = hashlib.blake2b(document.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % HELD_OUT == 0
+def is_held(name: str, one_in: int = HELD_OUT) -> bool:
+    """Whether a document, or another thing with a name, is held out: the same ones whatever else there is."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % one_in == 0
 
 
 def read_page(page: RealPage, cache: Path) -> ReaderPage:
@@ -155,6 +155,11 @@ class PackedPages:
         return [number for number, one in enumerate(held) if not one], [
             number for number, one in enumerate(held) if one
         ]
+
+    def size(self, number: int) -> tuple[int, int]:
+        """Height and width of a page, from the head of its file."""
+        with Image.open(io.BytesIO(self._files[number])) as file:
+            return file.height, file.width
 
     def page(self, number: int, scale: float = 1.0) -> ReaderPage:
         """One page, `scale` times as large."""

@@ -33,7 +33,7 @@ from texturevlm.train.reader.forward import (
 )
 from texturevlm.train.reader.letters import LetterHead
 from texturevlm.train.reader.network import load_weights, make_network
-from texturevlm.train.reader.packing import PackedPages
+from texturevlm.train.reader.packing import PackedPages, is_held
 from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, spoiled, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
@@ -256,8 +256,7 @@ class PageMaker:
     def _real(self, number: int, rng: np.random.Generator) -> ReaderPage:
         """A real page with some answers of its own and some others, often shrunk or, if it is small, enlarged."""
         assert self.packed is not None
-        page = self.packed.page(number)
-        room = min(PAGE_SIZE[0] / page.image.shape[0], PAGE_SIZE[1] / page.image.shape[1])
+        room = min(most / extent for most, extent in zip(PAGE_SIZE, self.packed.size(number)))
         scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
         page = self.packed.page(number, min(scale, room))
         labelled = labelled_questions(page.words, page.questions, rng)
@@ -291,10 +290,6 @@ def split_fonts(fonts: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
     All for both if that leaves none for one of them.
     """
-    unseen = [path for path in fonts if _is_unseen(family_name(path))]
+    unseen = [path for path in fonts if is_held(family_name(path), _UNSEEN)]
     seen = [path for path in fonts if path not in unseen]
     return (seen, unseen) if seen and unseen else (list(fonts), list(fonts))
-
-
-def _is_unseen(family: str) -> bool:
-    return int.from_bytes(hashlib.blake2b(family.encode(), digest_size=8).digest(), "big") % _UNSEEN == 0

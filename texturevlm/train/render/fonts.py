@@ -85,6 +85,7 @@ def family_name(path: Path) -> str:
     return _names(path)[0] or path.stem
 
 
+@lru_cache(maxsize=4096)
 def _names(path: Path) -> tuple[str | None, str | None]:
     """The names of the family and of the style in a font file."""
     return ImageFont.truetype(path, TRIAL_SIZE).getname()
