@@ -34,12 +34,13 @@ from texturevlm.train.reader.forward import Prompts, answer_starts
 from texturevlm.train.reader.pool import Batch, Pool
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.task import Drawn, ReaderTask
+from texturevlm.train.reader.views import AHEAD
 
 POOLS = ("rendered", "real")
-CHOSEN = {"fit": 0.6, "layers": 0.4}  # views as choosers lay them, and no controls
+CHOSEN = {"fit": 0.6, "layers": 0.4, AHEAD: 1.0}  # views as choosers lay them, and no controls
 KINDS = {"resize": {"resize": 1.0}, "chosen": CHOSEN}  # of views, judged apart
 APART = "many"  # the shape that is judged by kinds of views
-SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 1, "choosers": 0.0, "judged": 48}
+SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 2, "choosers": 0.0, "judged": 48}
 SCRATCH: dict[str, Any] = {"start": None, "lines": 10**6, "blocks": 10**6}
 Change = Callable[[Prompts], Prompts]
 Losses = dict[str, tuple[list[float], list[int]]]  # what was judged → the loss of each sample, and its page
@@ -81,7 +82,12 @@ VARIATIONS = {
     "fine": Variation("fine coordinates in the vision tower", coordinates="fine"),
     "choosers_alone": Variation("views of choosers alone, no controls", own={"views": CHOSEN}),
     "no_resize": Variation(
-        "no view of one scale (resize left out)", own={"views": {"oracle": 0.16, "fit": 0.5, "layers": 0.34}}
+        "no view of one scale (resize left out)",
+        own={"views": {"oracle": 0.16, "fit": 0.5, "layers": 0.34, AHEAD: 1.0}},
+    ),
+    "no_choosers": Variation(
+        "one scale and true places alone (choosers left out)",
+        own={"views": {"resize": 0.3, "one scale": 0.3, "oracle": 0.4}},
     ),
     "lines": Variation(LINES + "the recipe", {"letters": 0.5}, {"rate": 1.5e-3}, SCRATCH),
     "lines_no_letters": Variation(LINES + "no letters head", {"letters": 0.0}, {"rate": 1.5e-3}, SCRATCH),

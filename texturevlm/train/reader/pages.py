@@ -123,10 +123,11 @@ def turned(page: ReaderPage, *, across: bool, down: bool) -> ReaderPage:
 
 
 def spoiled(page: ReaderPage, rng: np.random.Generator) -> ReaderPage:
-    """A page with nothing to read: blank paper, its own pieces in another order, or shades as in a photograph."""
+    """A page with nothing to read: blank paper, its own pieces in another order, shades as in a photograph, or letters
+    upside down, as strange as another alphabet, beside digits that are as they were."""
     image: NDArray[Any] = page.image.copy()
     height, width = image.shape
-    kind = rng.integers(3)
+    words, kind = page.words, rng.integers(4)
     if kind == 0:
         noise = rng.integers(0, 1 + int(rng.integers(24)), (height, width))
         image = np.clip(int(rng.integers(160, 256)) - noise, 0, 255)
@@ -136,10 +137,15 @@ def spoiled(page: ReaderPage, rng: np.random.Generator) -> ReaderPage:
         pieces = image[: rows * side, : columns * side].reshape(rows, side, columns, side).swapaxes(1, 2)
         mixed = rng.permutation(pieces.reshape(-1, side, side)).reshape(rows, columns, side, side).swapaxes(1, 2)
         image[: rows * side, : columns * side] = mixed.reshape(rows * side, columns * side)
+    elif kind == 2:
+        words = [word for word in words if any(map(str.isalpha, word[0]))]  # digits alone could be read
+        for _, (x0, y0, x1, y1) in words:
+            spot = image[max(0, int(y0)) : int(np.ceil(y1)), max(0, int(x0)) : int(np.ceil(x1))]
+            spot[:] = spot[::-1].copy()
     else:
         shades = np.zeros((height, width))
         for cells, weight in ((3, 1.0), (9, 0.7), (40, 0.4), (150, 0.2)):
             knots = Image.fromarray(rng.uniform(0, weight, (cells, cells)).astype(np.float32))
             shades += np.asarray(knots.resize((width, height), Image.Resampling.BICUBIC))
         image = (shades - shades.min()) / np.ptp(shades) * 255
-    return page._replace(image=image.astype(np.uint8), views=(), readable=False)
+    return page._replace(image=image.astype(np.uint8), words=words, views=(), readable=False)

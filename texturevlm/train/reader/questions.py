@@ -17,13 +17,16 @@ from texturevlm.train.render.sheet import PlacedEntry, PlacedWord
 
 _WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.toml").read_text(encoding="utf-8"))
 LABELS: list[str] = _WORDING["labels"]
-NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
+NAMED = ("field", "leader", "item", "sum", "cell", "figure")  # kinds that are asked for by their label
 PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by their place
 TOP = "top"  # the kind of what is read where nothing is asked
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
 _LONGEST_LABEL = 6  # words of a label that ends with a colon
 _FARTHEST = 20  # heights of a label between it and its value
+_WIDEST_GAP = 3.5  # heights between a number of a column and what stands over it
+_LONGEST_HEAD = 4  # words of the head of a column
+_YEAR = re.compile(r"(?:19|20)\d\d")
 _RATE = re.compile(r"\s*\(?\d[\d.,]*\s*%\)?")  # "VAT 19 %", "Tax (8.5%)"
 _NUMBER = re.compile(r"\b(?:[Nn]umber|NUMBER|[Nn]o\b\.?|NO\b\.?)|#")
 TextLine = list[int]  # numbers of words, from left to right
@@ -100,7 +103,6 @@ def labelled_questions(
     asked: questions of the page; what they ask for is not asked for again
     """
     lines, found, count = lines_of(words), [], Counter[str]()
-    taken = np.array([box for question in asked for box in question.boxes]).reshape(-1, 4)
     for line in lines:
         colon = next((at for at, number in enumerate(line) if words[number][0].endswith(":")), None)
         if colon is None:
@@ -111,10 +113,8 @@ def labelled_questions(
         count[name.lower()] += 1
         if len(name) < 2 or len(label) > _LONGEST_LABEL or ":" in answer or not any(map(str.isalnum, answer)):
             continue
-        (_, top, right, bottom), boxes = words[label[-1]][1], np.array(_boxes(words, value))
-        middle = np.tile((boxes[:, None, :2] + boxes[:, None, 2:]) / 2, 2)
-        inside = ((middle - taken[None]) * (1, 1, -1, -1) >= 0).all(-1)
-        if boxes[0, 0] - right <= _FARTHEST * (bottom - top) and not inside.any():
+        (_, top, right, bottom), left = words[label[-1]][1], words[value[0]][1][0]
+        if left - right <= _FARTHEST * (bottom - top) and not _is_asked(_boxes(words, value), asked):
             found.append((name, answer, label, value))
     return [
         ReaderQuestion(
@@ -127,6 +127,76 @@ def labelled_questions(
         for name, answer, label, value in found
         if count[name.lower()] == 1
     ]
+
+
+def table_questions(
+    words: Sequence[PlacedWord], asked: Sequence[ReaderQuestion], rng: np.random.Generator
+) -> list[ReaderQuestion]:
+    """Questions about numbers that stand right of a label: the only one of its row, or one under the head of a column.
+
+    asked: as in `labelled_questions`
+    """
+    lines, found, count = lines_of(words), [], Counter[tuple[str, str]]()
+    figures = [line for line in lines if _is_figure(_text(words, line))]
+    for line in lines:
+        name = _text(words, line).strip(" :.;,-")
+        if line in figures or len(line) > _LONGEST_LABEL or sum(map(str.isalpha, name)) < _SHORTEST:
+            continue
+        row, last = [], line
+        while last := _beside(words, lines, last, below=False):
+            row.append(last)
+        if not row or any(one not in figures for one in row):
+            continue
+        heads = [[]] if len(row) == 1 else [_column_head(words, lines, one) for one in row]
+        for value, head in zip(row, heads):
+            over = _text(words, head).strip(" :.;,-")
+            count[name.lower(), over.lower()] += 1
+            if (over or len(row) == 1) and not _is_asked(_boxes(words, value), asked):
+                found.append((name, over, line + head, value))
+    return [
+        ReaderQuestion(
+            kind := "cell" if over else "figure",
+            str(rng.choice(_WORDING["asked"][kind])).format(label=_cased(name, rng), head=_cased(over, rng)),
+            _text(words, value),
+            _boxes(words, value),
+            _boxes(words, named),
+        )
+        for name, over, named, value in found
+        if count[name.lower(), over.lower()] == 1
+    ]
+
+
+def _is_figure(text: str) -> bool:
+    """Whether a text is one number or amount: "1,204", "$25 MM", "(3.5%)"."""
+    numbers = sum(any(map(str.isdigit, word)) for word in text.split())
+    return numbers == 1 and sum(map(str.isalpha, text)) <= 2
+
+
+def _column_head(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: TextLine) -> TextLine:
+    """The lowest line above a number, over other numbers at most, that is not a number but a year or text; [] if none.
+
+    It must overlap its column, and no gap between it and the number may be wide.
+    """
+    x0, y0, x1, y1 = _around(words, line)
+    over = [(box, other) for other in lines if (box := _around(words, other))[3] <= y0 + 0.3 * (y1 - y0)]
+    for (u0, v0, u1, v1), other in sorted(over, key=lambda one: -one[0][3]):
+        if min(u1, x1) <= max(u0, x0):
+            continue
+        if y0 - v1 > _WIDEST_GAP * (y1 - y0):
+            return []
+        text = _text(words, other)
+        if _YEAR.fullmatch(text) or not any(map(str.isdigit, text)):
+            return other if len(other) <= _LONGEST_HEAD and sum(map(str.isalnum, text)) >= 2 else []
+        y0, y1 = v0, v1
+    return []
+
+
+def _is_asked(boxes: Sequence[Box], asked: Sequence[ReaderQuestion]) -> bool:
+    """Whether the centre of a box lies in the answer of a question."""
+    taken = np.array([box for question in asked for box in question.boxes]).reshape(-1, 4)
+    own = np.array(boxes).reshape(-1, 1, 4)
+    middle = np.tile((own[..., :2] + own[..., 2:]) / 2, 2)
+    return bool(((middle - taken[None]) * (1, 1, -1, -1) >= 0).all(-1).any())
 
 
 def _beside(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: TextLine, *, below: bool) -> TextLine:

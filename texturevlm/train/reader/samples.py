@@ -24,6 +24,7 @@ from texturevlm.train.reader.questions import (
     top_question,
 )
 from texturevlm.train.reader.views import (
+    AHEAD,
     VIEW_KINDS,
     Chooser,
     Floats,
@@ -40,7 +41,6 @@ from texturevlm.train.reader.views import (
 _LEGIBLE, _HARD = 5.0, 3.8
 _TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
 _GUESSED = 0.25  # share of the questions that are kept though what they name is not legible: a reader may guess, rarely
-_AHEAD = 0.5  # share of the views of a real page that were made ahead by choosers
 _FAR = -1e6  # where a letter without a place stands
 _MOST_BOXES = 8  # of an answer that the reader is told about
 _TALLEST = 60  # pixels of a word that is read
@@ -140,9 +140,9 @@ def page_samples(
             if len(found[name]) == shape.per_page:
                 break
             question, view = questions[drawn], None
-            if ahead and rng.random() < _AHEAD:
+            if ahead and rng.random() * sum(kinds.values()) < kinds.get(AHEAD, 0):
                 made = ahead[int(rng.integers(len(ahead)))]
-                question, view = page.questions[made.question], as_view(made.boxes, made.magnified, "ahead")
+                question, view = page.questions[made.question], as_view(made.boxes, made.magnified, AHEAD)
             elif question.boxes and own is not None:
                 view = own.view(question.text, shape.budget(rng), *choosers[int(rng.integers(len(choosers)))])
             elif question.boxes:

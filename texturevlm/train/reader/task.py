@@ -37,7 +37,7 @@ from texturevlm.train.reader.packing import PackedPages, is_held
 from texturevlm.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, spoiled, turned
 from texturevlm.train.reader.place import PlaceHead, token_shares
 from texturevlm.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
-from texturevlm.train.reader.questions import labelled_questions
+from texturevlm.train.reader.questions import labelled_questions, table_questions
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
@@ -259,8 +259,8 @@ class PageMaker:
         room = min(most / extent for most, extent in zip(PAGE_SIZE, self.packed.size(number)))
         scale = float(rng.uniform(0.85, min(room, 1.3))) if rng.random() < 0.7 else 1.0
         page = self.packed.page(number, min(scale, room))
-        labelled = labelled_questions(page.words, page.questions, rng)
-        page = page._replace(questions=[*page.questions, *labelled])
+        for more in (labelled_questions, table_questions):
+            page = page._replace(questions=[*page.questions, *more(page.words, page.questions, rng)])
         return self.writer.rewrite(page, rng, self.settings.rewritten)
 
     def held_out(self, name: str, count: int) -> list[Made]:

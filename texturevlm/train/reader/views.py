@@ -20,7 +20,9 @@ from texturevlm.train.reader.network import TOKEN_SIDE
 
 Floats = NDArray[np.float32]
 _EVERY = 10**6  # squares: no limit
-VIEW_KINDS = {"resize": 0.12, "one scale": 0.12, "oracle": 0.16, "fit": 0.36, "layers": 0.24}  # and their shares
+AHEAD = "ahead"  # the kind of views that choosers laid when real pages were packed: see chosen.py
+# Kinds of views and how often each is drawn; those made ahead only where a page has some.
+VIEW_KINDS = {"resize": 0.12, "one scale": 0.12, "oracle": 0.16, "fit": 0.36, "layers": 0.24, AHEAD: 1.0}
 HIT = 0.65  # share of views of `fit` and `layers` whose relevance includes the answer
 CHOOSERS = (("scout", "auto"), ("scout", "auto"), ("scout", "density"), ("none", "auto"), ("none", "density"))
 COARSEST, LEVELS = 6, 9  # the coarsest level, and how many there are
@@ -107,14 +109,17 @@ def draw_view(
     rng: np.random.Generator,
     kinds: dict[str, float] = VIEW_KINDS,
 ) -> ReaderView | None:
-    """A random view of `budget` tokens; None if that kind of view is impossible here.
+    """A random view of `budget` tokens; None if no kind, or that kind, is possible here.
 
     answer: boxes of the answer
     asked:  those, and the boxes of what the question names
     words:  (N, 4), boxes of all words
     """
-    shares = np.array(list(kinds.values()))
-    kind = str(rng.choice(list(kinds), p=shares / shares.sum()))
+    drawn = {kind: share for kind, share in kinds.items() if kind != AHEAD}
+    if not drawn:
+        return None
+    shares = np.array(list(drawn.values()))
+    kind = str(rng.choice(list(drawn), p=shares / shares.sum()))
     places = relevant_places(page, answer, asked, words, rng, hit=kind == "oracle" or rng.random() < HIT)
     found: list[Box] | None
     if kind == "resize":
