@@ -3,6 +3,7 @@
 Answers are compared by the scores behind every token, up to the first one where rounding may tip the balance.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -266,8 +267,11 @@ def test_compiled_in_the_thread_of_a_stream():
     assert replayed.reasons == [] and replayed.graphs.fixed.tower.reason is None
 
 
-@pytest.mark.parametrize("relevance", ["scout", "none", "prior"])
-def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(adapter, relevance):
+@pytest.mark.parametrize(("relevance", "finer"), [("scout", 1.0), ("scout", 1.6), ("none", 1.0), ("prior", 1.0)])
+def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(
+    adapter, relevance, finer, monkeypatch
+):
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, finer=finer))  # above 1 the image is enlarged
     plain, replayed = (models.asked(adapter, budget=BUDGET, relevance=relevance, captured=one) for one in (False, True))
     for turn in range(4):
         image, question = models.noise(320, 480, seed=turn), (QUESTION, "where is the date ?")[turn // 2]
