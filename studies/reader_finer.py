@@ -1,58 +1,86 @@
 """How finely a reader must see print: its answers when choosers count print as finer than OCR needs it.
 
-    python -m studies.reader_finer DATA --out results [--limit N] [--model reader] [--split train]
+    python -m studies.reader_finer DATA --out results [--limit N] [--model reader] [--split train] [--at-once N]
 
 DATA holds folders of questions, such as `studies.rewritten_pages` makes. For each number the model is asked as if its
-config said so (`finer`, vlm/trained.py): tokens by the scout, and small images enlarged where it is above 1.
+config said so (`finer`, vlm/finer.py): tokens by the scout, and small images enlarged where it is above 1. N processes
+share the pages.
 """
 
 import argparse
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import product, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from studies.study import MODEL, SPLIT, evenly, provenance, study_main
+import torch
+
+from studies.study import MODEL, SPLIT, evenly, option, provenance, study_main
 from texturevlm.ask import load_vlm
+from texturevlm.check import check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
+from texturevlm.vlm.finer import Finer
 
-FINER = (1.0, 1.01, 1.3, 1.6, 2.2)  # all are compared with the first; 1.01: images are enlarged, and no more
-BUDGETS = (96, 273)
+FINER = (1.6, 1.0, 1.01, 2.2, 3.0)  # all are compared with the first; 1.01: images are enlarged, and no more
+BUDGETS = (64, 96, 192, 273, 512)
 MOST = 60  # tokens of an answer
+Scores = dict[str, list[float]]  # "FINER BUDGET" → the score of each question
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    check_count("reader_finer", "--at-once", options.at_once, 1)
     folders = sorted(path.parent for path in options.data.glob("*/questions.jsonl"))
     if not folders:
         raise FileNotFoundError(f"DATA must hold folders with questions.jsonl, got {options.data}")
     asked = {folder.name: evenly(load_data(folder, split=options.split).samples, options.limit) for folder in folders}
-    model = load_vlm(options.model, relevance="scout")
-    progress = Progress(sum(map(len, asked.values())) * len(FINER) * len(BUDGETS), "answers")
-    scores: dict[str, dict[str, list[float]]] = {}
-    for name, samples in asked.items():
-        scores[name] = {}
-        for finer in FINER:
-            model.adapter.trained = replace(model.adapter.trained, finer=finer)
-            for budget in BUDGETS:
-                scores[name][f"{finer:g} {budget}"] = _answered(model, samples, budget, progress)
-    pages = {name: [sample.image.name for sample in samples] for name, samples in asked.items()}
-    return {"model": options.model, "split": options.split, "scores": scores, "pages": pages}
-
-
-def _answered(model: Any, samples: list[Sample], budget: int, progress: Progress) -> list[float]:
-    """The score of each answer; the questions about one page are asked together."""
-    by_page: dict[Path, list[int]] = {}
-    for number, sample in enumerate(samples):
-        by_page.setdefault(sample.image, []).append(number)
-    found = [0.0] * len(samples)
-    for page, numbers in by_page.items():
-        texts = model.ask(page, [samples[one].question for one in numbers], budget=budget, max_new_tokens=MOST)
-        for number, text in zip(numbers, texts):
-            found[number] = anls(text, samples[number].answers)
+    pages: dict[Path, list[Sample]] = {}
+    for sample in (sample for samples in asked.values() for sample in samples):
+        pages.setdefault(sample.image, []).append(sample)
+    given = (list(pages.values()), repeat(options.model), repeat(torch.get_num_threads() // options.at_once or 1))
+    found: dict[int, dict[str, float]] = {}  # by the identity of a question
+    progress = Progress(len(pages), "pages")
+    context = get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(options.at_once, mp_context=context) as pool:
+        for samples, by_setting in zip(pages.values(), pool.map(_answered, *given)):
+            for number, sample in enumerate(samples):
+                found[id(sample)] = {key: own[number] for key, own in by_setting.items()}
             progress.step()
+    scores = {
+        name: {key: [found[id(sample)][key] for sample in samples] for key in map(_key, product(FINER, BUDGETS))}
+        for name, samples in asked.items()
+    }
+    names = {name: [sample.image.name for sample in samples] for name, samples in asked.items()}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"model": options.model, "split": options.split, "scores": scores, "pages": names, "device": device}
+
+
+def _key(setting: tuple[float, int]) -> str:
+    finer, budget = setting
+    return f"{finer:g} {budget}"
+
+
+_LOADED: dict[str, Any] = {}  # the model of this process
+
+
+def _answered(samples: Sequence[Sample], name: str, threads: int) -> Scores:
+    """The scores of the questions about one page, by all settings."""
+    if name not in _LOADED:
+        torch.set_num_threads(threads)
+        _LOADED[name] = load_vlm(name, relevance="scout", captured=False)  # graphs per budget do not pay
+    model, found = _LOADED[name], {}
+    for finer in FINER:
+        model.adapter.trained = replace(model.adapter.trained, finer=Finer(((1, finer),)))
+        session = model.prepare(samples[0].image)
+        for budget in BUDGETS:
+            texts = [session.ask(one.question, budget=budget, max_new_tokens=MOST) for one in samples]
+            found[_key((finer, budget))] = [anls(text, one.answers) for text, one in zip(texts, samples)]
     return found
 
 
@@ -62,7 +90,7 @@ def report(record: dict[str, Any]) -> str:
         for finer in FINER:
             cells = []
             for budget in BUDGETS:
-                ours, base = own[f"{finer:g} {budget}"], own[f"{FINER[0]:g} {budget}"]
+                ours, base = own[_key((finer, budget))], own[_key((FINER[0], budget))]
                 mean = f"{sum(ours) / len(ours):.3f}"
                 difference = format_interval(paired_difference(ours, base, groups=record["pages"][name]))
                 cells.append(mean if finer == FINER[0] else f"{mean}, {difference}")
@@ -73,8 +101,9 @@ def report(record: dict[str, Any]) -> str:
         "row of the set, paired, with 95% intervals by resampling pages. Print counts as so many times finer than OCR "
         "needs it; above 1, images with at most 1.25 million pixels are shown at twice their size (1.01: that alone).",
         markdown_table(["set", "questions", "finer", *(f"{budget} tokens" for budget in BUDGETS)], table),
-        provenance(record),
+        provenance(record, record["device"]),
     )
 
 
-main = study_main(__name__, __doc__, measure, report, MODEL, SPLIT)
+AT_ONCE = option("--at-once", type=int, default=1, metavar="N", help="processes (default: 1)")
+main = study_main(__name__, __doc__, measure, report, MODEL, SPLIT, AT_ONCE)

@@ -92,7 +92,7 @@ def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:
         own = own - torch.tensor(image.frame.box[:2])
         boxes = [(*own.amin(0).tolist(), *own.amax(0).tolist())]
     cells = box_map(boxes, image.texture.size, image.prepared.maps.grid)
-    relevance = image.relevance("", relevance=AttentionScorer(cells[None]))
+    relevance = image.relevance("", budget=BUDGET, relevance=AttentionScorer(cells[None]))
     tokens = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
     return image, image.as_given(tokens)
 

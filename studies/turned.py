@@ -128,7 +128,7 @@ def prepared(page: Image.Image, angle: float, how: str) -> PreparedImage:
 def delivered(image: PreparedImage, question: Sample, angle: float, how: str) -> tuple[list[LineCrop], float]:
     """What OCR gets of an answer, and by how much the angle that was found is wrong."""
     angle = 0.0 if how == BACK else angle
-    relevance = image.relevance(question.question, relevance="scout")
+    relevance = image.relevance(question.question, budget=BUDGET, relevance="scout")
     chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
     picture = painted(image.texture, image.followed(chosen))
     if how == LEFT and angle:

@@ -134,7 +134,7 @@ def test_the_maps_are_those_of_choose_tokens(qwen):
     one = session.images[0]
     for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
         wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
-        found = one.relevance(QUESTION, relevance=scorer)
+        found = one.relevance(QUESTION, budget=8, relevance=scorer)
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):
             assert torch.equal(getattr(found, name), getattr(wanted, name)), (scorer, name)

@@ -7,9 +7,11 @@ from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.types import Texture
+from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 OPTIONS = {"budget": 8, "allocator": "auto", "relevance": "scout"}
+FINER = Finer(((64, 2.0), (256, 1.5)))
 
 
 def test_the_chance_of_an_image_is_asked_for_among_several_only(monkeypatch):
@@ -32,24 +34,25 @@ def prepared(height, width, **options):
 
 
 def test_a_small_image_is_enlarged_for_a_model_that_needs_finer_print():
-    plain, finer = prepared(96, 160), prepared(96, 160, finer=1.6)
+    plain, finer = prepared(96, 160), prepared(96, 160, finer=FINER)
     assert (plain.times, plain.texture.size) == (1, (96, 160)) and plain.texture is plain.original
     assert (finer.times, finer.texture.size, finer.original.size) == (2, (192, 320), (96, 160))
     there, here = (one.texture.levels[0][0, 0, 0] for one in (finer, plain))
     torch.testing.assert_close(there.view(-1, 2).mean(1)[2:-2], here[2:-2], atol=1e-3, rtol=0)  # the same picture
     assert finer.max_tokens == 4 * plain.max_tokens
-    assert prepared(1200, 1100, finer=1.6).times == 1  # its print is large enough
+    assert prepared(1200, 1100, finer=FINER).times == 1  # its print is large enough
 
 
 def test_print_counts_as_finer_for_such_a_model():
-    large, finer = prepared(1200, 1100), prepared(1200, 1100, finer=1.6)
-    scales = [one.relevance("", relevance="none").legible_scale for one in (large, finer)]
-    torch.testing.assert_close(scales[1], scales[0] / 1.6)
+    large, finer = prepared(1200, 1100), prepared(1200, 1100, finer=FINER)
+    for budget, times in ((20, 2.0), (64, 2.0), (128, 3**0.5), (512, 1.5)):
+        plain, found = (one.relevance("", budget=budget, relevance="none").legible_scale for one in (large, finer))
+        torch.testing.assert_close(found, plain / times, atol=0, rtol=1e-3)
 
 
 @pytest.mark.parametrize("turn", [0.0, 90.0])
 def test_tokens_of_an_enlarged_image_are_given_in_its_own_pixels(turn):
-    image = prepared(96, 160, finer=1.6)
+    image = prepared(96, 160, finer=FINER)
     image.turn(turn)
     assert sorted(image.texture.size) == [192, 320] and image.times == 2
     (found,) = choose.choose([image], "", budget=12, allocator="auto", relevance="none")
@@ -61,27 +64,41 @@ def test_tokens_of_an_enlarged_image_are_given_in_its_own_pixels(turn):
     torch.testing.assert_close(given.ddx.norm(dim=-1), step / 2)
 
 
+def test_images_that_share_a_budget_are_seen_as_finely_as_with_their_parts_of_it():
+    images = [prepared(1200, 1100, finer=FINER) for _ in range(2)]
+    found = choose.choose(images, "", budget=256, allocator="auto", relevance="none")
+    wanted = images[0].relevance("", budget=128, relevance="none").legible_scale
+    assert all(torch.equal(one.relevance.legible_scale, wanted) for one in found)
+
+
 def test_how_fine_a_model_must_see_print_is_checked():
-    config = type("Config", (), {"texturevlm": {"finer": 1.5}})
-    assert trained_as(config).finer == 1.5
-    for wrong in (0.5, "much", 9):
+    config = type("Config", (), {"texturevlm": {}})
+    assert trained_as(config).finer == Finer() and Finer().at(273) == Finer().most == 1
+    config.texturevlm = {"finer": 1.5}
+    assert trained_as(config).finer.at(5) == 1.5
+    config.texturevlm = {"finer": {"256": 1.5, "64": 2}}
+    assert trained_as(config).finer == FINER and FINER.most == 2
+    wanted = (
+        r"finer in texturevlm of config\.json must be a number from 1 to 4, or a table of them by numbers of tokens"
+    )
+    for wrong in (0.5, "much", 9, True, None, {}, {"64": 0}, {"many": 2}, {"0": 2}, {"64": "2"}, [2]):
         config.texturevlm = {"finer": wrong}
-        with pytest.raises(ValueError, match=r"finer in texturevlm of config\.json must be a number from 1 to 4, got"):
+        with pytest.raises(ValueError, match=f"^adapt: {wanted}, got"):
             trained_as(config)
 
 
 def test_an_enlarged_image_can_be_shown_as_it_is():
-    image = prepared(96, 160, finer=1.6)
+    image = prepared(96, 160, finer=FINER)
     image.enlarge(False)
     assert image.times == 1 and image.texture.size == image.original.size
     image.enlarge(True)
     assert image.times == 2 and image.prepared.texture is image.texture
     others = Texture((torch.rand(1, 4, 96, 160),), ("red", "green", "blue", "labels"))
-    assert PreparedImage(others, patch=32, device=torch.device("cpu"), finer=1.6).times == 1  # more than colours
+    assert PreparedImage(others, patch=32, device=torch.device("cpu"), finer=FINER).times == 1  # more than colours
 
 
 def test_relevance_of_an_enlarged_image_goes_with_its_tokens():
-    image = prepared(96, 160, finer=1.6)
+    image = prepared(96, 160, finer=FINER)
     (found,) = choose.choose([image], "", budget=12, allocator="auto", relevance="none")
     given = image.relevance_as_given(found.relevance), image.as_given(found.allocation)
     assert given[0].size == given[1].size == (96, 160)

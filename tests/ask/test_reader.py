@@ -26,6 +26,7 @@ from texturevlm.train.reader.network import make_config, save_folder
 from texturevlm.train.reader.views import as_view
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget
+from texturevlm.vlm.finer import Finer
 
 BUDGET = 40
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
@@ -52,7 +53,7 @@ def reader(folder, monkeypatch):
 def shown_as_it_is(reader):
     """Small pages are not enlarged."""
     for adapter in (reader.adapter, reader.processor.adapter):
-        adapter.trained = replace(adapter.trained, finer=1.0)
+        adapter.trained = replace(adapter.trained, finer=Finer())
 
 
 def page(height=420, width=300):

@@ -193,7 +193,7 @@ def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
         return [found / found.sum()]
 
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
-    mass = page.relevance("Where?", "model").mass[0]
+    mass = page.relevance("Where?", "model", 6).mass[0]
     assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
     chosen = page.chosen("Where?", "auto", "model", 6)
     assert 0 < int(chosen.valid.sum()) <= 6 and seen == ["Where?"]  # the model is asked once per question

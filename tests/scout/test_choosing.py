@@ -101,13 +101,13 @@ def test_a_sight_looks_once(monkeypatch):
 
     monkeypatch.setattr(scout, "read", looking)
     image = PreparedImage(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
-    relevance = image.relevance(TOTAL, relevance="scout")
-    other = image.relevance(OTHER, relevance="scout")
+    relevance = image.relevance(TOTAL, budget=64, relevance="scout")
+    other = image.relevance(OTHER, budget=64, relevance="scout")
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
     assert 0.5 < image.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
     assert torch.equal(relevance.mass, find_relevance(image.texture, TOTAL, relevance="scout").mass)
     blank = PreparedImage(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
-    assert blank.chance(TOTAL, blank.relevance(TOTAL, relevance="scout")) == pytest.approx(0.1)
+    assert blank.chance(TOTAL, blank.relevance(TOTAL, budget=64, relevance="scout")) == pytest.approx(0.1)
 
 
 def test_asking_a_model():

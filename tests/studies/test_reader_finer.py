@@ -1,6 +1,7 @@
 """The study of how finely a reader must see print."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 from studies import reader_finer as finer
 from tests.evaluate.folders import write_folder
@@ -12,6 +13,7 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(finer, "MOST", 3)
     monkeypatch.setattr(finer, "BUDGETS", (12, 24))
     monkeypatch.setattr(finer, "FINER", (1.0, 1.6))
+    monkeypatch.setattr(finer, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees these numbers
     save_folder(small_network(), tmp_path / "reader")
     write_folder(tmp_path / "data" / "forms", pages=2)
     given = [str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader")]

@@ -60,10 +60,11 @@ class CapturedChoice:
         if no_graph_because(level, scorer, allocator, patch, budget, {}) or backends.no_kernel_because(level):
             return None
         scorer, asked = captured_question(scorer, question)
-        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked), image.balance)
+        balance = image.balance(budget)
+        key = (texture.size, texture.device, patch, budget, allocator, scorer.name, bool(asked), balance)
         options: Any = {"budget": budget, "patch": patch, "allocator": allocator}
         with self._lock:
-            replay = self._replay(key, partial(_made, scorer, image.balance, options), [texture.levels[0], *asked])
+            replay = self._replay(key, partial(_made, scorer, balance, options), [texture.levels[0], *asked])
             if replay is None:
                 return None
             made = [part.clone() for part in replay(texture.levels[0], *asked)]

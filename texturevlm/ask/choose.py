@@ -38,7 +38,8 @@ def choose(
 ) -> list[Chosen]:
     """The tokens of each image for a question."""
     check_budget(budget, len(images))
-    maps = [image.relevance(question, relevance=relevance) for image in images]
+    each = budget / len(images)
+    maps = [image.relevance(question, budget=each, relevance=relevance) for image in images]
     chances = [1.0]  # one image shares with none, and to ask for its chance would wait for the GPU
     if len(images) > 1:
         chances = [image.chance(question, own) for image, own in zip(images, maps)]

@@ -98,7 +98,7 @@ class ImageLooks:
         pointed = _pointed(prompt, look, self.views)
         maps, chances = [], []
         for image, one, where in zip(self.session.images, look.chosen, pointed):
-            seen = image.relevance(question, relevance=AttentionScorer(where))
+            seen = image.relevance(question, budget=look.used, relevance=AttentionScorer(where))
             mass = one.relevance.mass + seen.mass
             scale = delivered_scale(one.allocation, one.relevance.grid).to(mass)
             left = mass * (1 - legibility(one.relevance.legible_scale, scale))

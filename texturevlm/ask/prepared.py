@@ -21,8 +21,10 @@ from texturevlm.relevance.text_regions import find_regions
 from texturevlm.scout import Spots
 from texturevlm.turned import TextRegion, following, turned_back, turned_upright, upright_frame
 from texturevlm.types import COLOURS, Allocation, Texture
+from texturevlm.vlm.finer import Finer
 
 TIMES = 2  # that an image is enlarged
+_AS_OCR = Finer()
 _SMALL = 1_250_000  # pixels: pages with fewer have print of ten pixels and less
 
 
@@ -33,20 +35,22 @@ class PreparedImage:
     original: the image; texture: the same, turned upright by `turn` and perhaps enlarged, which tokens are chosen in
              and sampled from
     frame:   of the texture in the original, before it is enlarged
-    finer:   how many times as finely as OCR the model must see print. Above 1 a small image is enlarged, because no
-             sample of a texture is finer than a pixel
+    finer:   how many times as finely as OCR the model must see print, by budgets. If that is more than once, a small
+             image is enlarged, because no sample of a texture is finer than a pixel
     regions: of the texture, whose text has another angle
     samples: that all questions will take; where the measured crossover says that it pays, the texture is kept in the
              texture units
     """
 
-    def __init__(self, source: Any, *, patch: int, device: torch.device, finer: float = 1.0, samples: int = 0) -> None:
-        self.samples, self.balance = samples, Balance(particularise=float(finer))
+    def __init__(
+        self, source: Any, *, patch: int, device: torch.device, finer: Finer = _AS_OCR, samples: int = 0
+    ) -> None:
+        self.samples, self.finer = samples, finer
         self.original = self.texture = self._kept(open_image(source, device).mipmapped())
         self.patch, self.frame = patch, upright_frame(self.original, 0.0)
         self.prepared = Prepared(self.texture, patch=patch)
         plain = self.original.pages is None and self.original.names == COLOURS
-        self._grows = plain and finer > 1 and prod(self.original.size) <= _SMALL
+        self._grows = plain and finer.most > 1 and prod(self.original.size) <= _SMALL
         self.times = 1  # how many times as large as its frame the texture is
         self.enlarge(True)
         self.regions: list[TextRegion] = []
@@ -105,9 +109,17 @@ class PreparedImage:
         height, width = self.texture.size
         return -(-height // self.patch) * -(-width // self.patch)
 
-    def relevance(self, question: str, *, relevance: str | Scorer = "auto") -> Relevance:
-        """The relevance of each cell for a question; nothing is computed twice. relevance: as in `choose_tokens`."""
-        return self.prepared.find(question, scorer=relevance, balance=self.balance)
+    def relevance(self, question: str, *, budget: float, relevance: str | Scorer = "auto") -> Relevance:
+        """The relevance of each cell for a question; nothing is computed twice.
+
+        budget:    of tokens in this image, which decides how finely print must be shown
+        relevance: as in `choose_tokens`
+        """
+        return self.prepared.find(question, scorer=relevance, balance=self.balance(budget))
+
+    def balance(self, budget: float) -> Balance:
+        """What `finer` says for a budget."""
+        return Balance(particularise=self.finer.at(budget))
 
     def chance(self, question: str, relevance: Relevance) -> float:
         """The chance that a question to several images is about this one."""

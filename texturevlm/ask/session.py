@@ -117,7 +117,8 @@ class ImageSession:
                 self.model.adapter, self.images, question, budget=how.budget, allocator=how.allocator
             )
         if how.tokens == "weighted":
-            maps = [image.relevance(question, relevance=how.relevance) for image in self.images]
+            own: Any = {"budget": how.budget, "relevance": how.relevance}
+            maps = [image.relevance(question, **own) for image in self.images]
             return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
         options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
         captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
@@ -151,6 +152,7 @@ class ImageSession:
         if coarsest <= FINEST or how.budget - used < len(self.images):
             return first
         self.model.check_attached()
-        maps, chances = attended(self.model.adapter, self.images, question, first)
-        closer = spend(self.images, maps, chances, how.budget - used, how.allocator)
+        rest = how.budget - used
+        maps, chances = attended(self.model.adapter, self.images, question, first, budget=rest)
+        closer = spend(self.images, maps, chances, rest, how.allocator)
         return [Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(first, closer)]

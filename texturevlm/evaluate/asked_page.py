@@ -17,7 +17,7 @@ from texturevlm.draw import to_pil
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.image import to_tensor
 from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
+from texturevlm.relevance import AttentionScorer, Balance, Relevance, find_scorer
 from texturevlm.relevance.maps import UNASKED
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
@@ -36,7 +36,7 @@ class AskedPage:
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
         self._own: dict[int | None, OwnInput] = {}
-        self._relevance: dict[tuple[str, str], Relevance] = {}
+        self._relevance: dict[tuple[str, str, Balance], Relevance] = {}
         self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
         self._turned: AskedPage | None = None
         self.words_ms = 0.0  # what reading its words took
@@ -87,12 +87,13 @@ class AskedPage:
         other.image = Image.new("RGB", self.image.size, PAPER)
         return other
 
-    def relevance(self, question: str, relevance: str) -> Relevance:
-        """By the name of a scorer, or by the model itself."""
-        key = "" if relevance in UNASKED else question, relevance
+    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
+        """By the name of a scorer, or by the model itself; budget: that it is for."""
+        key = "" if relevance in UNASKED else question, relevance, self.prepared.balance(budget)
         if key not in self._relevance and relevance == "model":
             images = [self.prepared]
-            (self._relevance[key],), _ = attended(self.adapter, images, question, overview(images, COARSE_VIEW))
+            seen = overview(images, COARSE_VIEW)
+            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=budget)
         elif key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
@@ -100,20 +101,21 @@ class AskedPage:
             if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
                 reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
                 prepared.keep(scorer, (reading,))
-            self._relevance[key] = self.prepared.relevance(question, relevance=scorer)
+            self._relevance[key] = self.prepared.relevance(question, budget=budget, relevance=scorer)
         return self._relevance[key]
 
     def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
         """The tokens for a question."""
         key = "" if relevance in UNASKED else question, allocator, relevance, budget
         if key not in self._chosen:
-            self._chosen[key] = self._choose(self.relevance(question, relevance), allocator, budget)
+            self._chosen[key] = self._choose(self.relevance(question, relevance, budget), allocator, budget)
         return self._chosen[key]
 
     def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
         """The tokens of the oracle, which knows where the answer stands."""
         cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
-        return self._choose(self.prepared.relevance("", relevance=AttentionScorer(cells[None])), allocator, budget)
+        relevance = self.prepared.relevance("", budget=budget, relevance=AttentionScorer(cells[None]))
+        return self._choose(relevance, allocator, budget)
 
     def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:
         texture, patch = self.prepared.texture, self.adapter.side

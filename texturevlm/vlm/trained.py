@@ -7,16 +7,16 @@ checkpoint that was trained on chosen tokens names its own, so that nobody has t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import MOST_FINE_PAGES
+from texturevlm.vlm.finer import Finer, read_finer
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 
 TABLE = "texturevlm"  # of config.json
-FINEST = 4  # times as finely as OCR that a model may have to see print
 CONFIDENCE = 5  # numbers of a calibration: a constant, and one per feature of an answer
 
 
@@ -29,8 +29,8 @@ class Trained:
     confidence:          weights that turn the features of an answer into the chance that it is right
                          (`texturevlm train`); None: not calibrated
     fine_pages:          of a document, that it reads together; None: no number of its own
-    finer:               how many times as finely as OCR it must see print; where that is finer than an image's pixels,
-                         a small image is enlarged
+    finer:               how many times as finely as OCR it must see print, by budgets; where that is finer than an
+                         image's pixels, a small image is enlarged
     """
 
     levels: str = LEVELS[0]
@@ -38,7 +38,7 @@ class Trained:
     unreadable: str | None = None
     confidence: tuple[float, ...] | None = None
     fine_pages: int | None = None
-    finer: float = 1.0
+    finer: Finer = field(default_factory=Finer)
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
@@ -47,7 +47,7 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     levels, coordinates: those that its family has
     """
     table = getattr(config, TABLE, None) or {}
-    known = [field.name for field in fields(Trained)]
+    known = [one.name for one in fields(Trained)]
     for name in table:
         check_choice("adapt", f"{TABLE} of config.json", name, known)
     found = Trained(**table)
@@ -58,9 +58,8 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
         found = replace(found, confidence=tuple(map(float, weights)))
     if found.fine_pages is not None:
         check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
-    if isinstance(found.finer, bool) or not isinstance(found.finer, (int, float)) or not 1 <= found.finer <= FINEST:
-        wanted = f"a number from 1 to {FINEST}"
-        raise ValueError(f"adapt: finer in {TABLE} of config.json must be {wanted}, got {found.finer!r:.60}")
+    if "finer" in table:
+        found = replace(found, finer=read_finer(table["finer"]))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
     allowed = [one for one in coordinates if one in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
