@@ -40,6 +40,7 @@ POOLS = ("rendered", "real")
 CHOSEN = {"fit": 0.6, "layers": 0.4, AHEAD: 1.0}  # views as choosers lay them, and no controls
 KINDS = {"resize": {"resize": 1.0}, "chosen": CHOSEN}  # of views, judged apart
 APART = "many"  # the shape that is judged by kinds of views
+GAIN = "gain by choosing"  # the column that compares both kinds of views
 SMALL = {"batch": 0.33, "room": 2500, "first": 200, "workers": 2, "choosers": 0.0, "judged": 48}
 SCRATCH: dict[str, Any] = {"start": None, "lines": 10**6, "blocks": 10**6}
 Change = Callable[[Prompts], Prompts]
@@ -194,25 +195,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(record: dict[str, Any]) -> str:
     shapes = [f"{pool}, {shape}" for pool in POOLS for shape in SHAPES if shape not in CROPS]
-    heads = ["variation", "steps", *shapes, *(f"{kind} views" for kind in KINDS)]
+    heads = ["variation", "steps", *shapes, *(f"{kind} views" for kind in KINDS), GAIN]
     runs = record["runs"]
     asked = [name for name in runs if not VARIATIONS[name].own.get("lines")]
     lines = [name for name in runs if name not in asked]
+    columns = ["rendered, line", "real, line"]
+    rows = [_row(runs, name, lines[0], columns) for name in lines]
+    scratch = ["From nothing, on lines alone:", markdown_table(["variation", "steps", *columns], rows)] if rows else []
     return markdown_page(
         "# What each part of the reader's recipe is worth",
         provenance(record, record["device"]),
         f"Each variation trained for {record['seconds']:.0f} s, {record['at_once']} of them at once on one GPU, with a "
         "third of the recipe's batch. Loss per character of the true answer on held-out pages; in other rows the "
         "difference to the first row, 95% intervals by resampling pages; more than 0 is worse. `few`, `many`, "
-        f"`most` have up to 96, 288, 512 visual tokens; the last columns are of real pages in `{APART}`. Where the "
+        f"`most` have up to 96, 288, 512 visual tokens; the last columns are of real pages in `{APART}`, and `{GAIN}` "
+        "is how much less is lost on chosen views than on those of one scale, per page (less than 0 in other rows: the "
+        "gain is smaller). Where the "
         "question stands, levels and coordinates are changed in weights that learned them otherwise: those rows say "
         "what a change would cost at most.",
         markdown_table(heads, [_row(runs, name, asked[0], heads[2:]) for name in asked]),
-        "From nothing, on lines alone:",
-        markdown_table(
-            ["variation", "steps", "rendered, line", "real, line"],
-            [_row(runs, name, lines[0], ["rendered, line", "real, line"]) for name in lines],
-        ),
+        *scratch,
     )
 
 
@@ -220,7 +222,7 @@ def _row(runs: dict[str, Any], name: str, first: str, columns: Sequence[str]) ->
     cells = []
     for column in columns:
         key = column.replace(", ", "_")
-        own, base = (runs[one]["losses"].get(key) for one in (name, first))
+        own, base = (_gain(runs[one]) if key == GAIN else runs[one]["losses"].get(key) for one in (name, first))
         if own is None or base is None:
             cells.append("")
         elif name == first:
@@ -228,6 +230,16 @@ def _row(runs: dict[str, Any], name: str, first: str, columns: Sequence[str]) ->
         else:
             cells.append(format_interval(paired_difference(own[0], base[0], groups=base[1])))
     return [VARIATIONS[name].what, str(runs[name]["steps"]), *cells]
+
+
+def _gain(run: dict[str, Any]) -> tuple[list[float], list[int]] | None:
+    """For each page how much less is lost on chosen views than on those of one scale; and the pages."""
+    kinds = [run["losses"].get(f"{kind} views") for kind in KINDS]
+    if any(one is None for one in kinds):
+        return None
+    means = [{page: np.mean(np.array(losses)[np.array(at) == page]) for page in set(at)} for losses, at in kinds]
+    pages = sorted(means[0].keys() & means[1].keys())
+    return [float(means[0][page] - means[1][page]) for page in pages], pages
 
 
 main = study_main(

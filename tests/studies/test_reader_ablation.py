@@ -54,6 +54,7 @@ def test_the_report_compares_with_the_first_of_each_kind():
                 "real_few": ([loss, loss + 1], [0, 1]),
                 "real_line": ([loss], [0]),
                 "resize views": ([loss], [0]),
+                "chosen views": ([loss / 2, loss / 4], [0, 1]),
             },
             "steps": 9,
         }
@@ -61,9 +62,8 @@ def test_the_report_compares_with_the_first_of_each_kind():
     runs = {"recipe": run(1.0), "joint": run(1.25), "lines": run(2.0), "lines_adamw": run(2.5)}
     record = {"runs": runs, "seconds": 60.0, "device": "cpu", "at_once": 4, "command": "c", "torch": "2", "python": "3"}
     text = reader_ablation.report(record)
-    assert "| the recipe | 9 | | | | 1.500 | | | 1.000 | |" in text
-    assert (
-        f"| {VARIATIONS['joint'].what} | 9 | | | | +0.250 (+0.250 to +0.250) | | | +0.250 (+0.250 to +0.250) | |"
-        in text
-    )
+    assert "| the recipe | 9 | | | | 1.500 | | | 1.000 | 0.375 | 0.500 |" in text
+    assert f"| {VARIATIONS['joint'].what} | 9 | | | | +0.250 (+0.250 to +0.250) | | | +0.250 (+0.250 to" in text
+    assert "| +0.125 (+0.125 to +0.125) |\n" in text  # what choosing gains on the page that both kinds of views show
     assert f"| {VARIATIONS['lines_adamw'].what} | 9 | | +0.500 (+0.500 to +0.500) |" in text
+    assert "From nothing" not in reader_ablation.report({**record, "runs": {"recipe": run(1.0)}})
