@@ -41,7 +41,7 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
         both = two.chosen[0].allocation
 
         def same_tokens(texture: Texture, *_: Any, both: Allocation = both, **__: Any) -> Allocation:
-            return both.resized(texture.size)  # a small page is enlarged, `both` is in its own pixels
+            return both.scaled_to(texture.size)  # a small page is enlarged, `both` is in its own pixels
 
         wide = {**options, "budget": both.budget, "allocator": same_tokens}
         again = session.ask(sample.question, levels=levels, **wide)

@@ -325,15 +325,15 @@ def test_boxes_enclose_and_area_is_exact_when_turned():
     assert allocation.upright.tolist() == [[True, False, False, False]]
 
 
-def test_resized_keeps_the_share_of_the_image():
+def test_scaled_to_another_size_it_keeps_the_share_of_the_image():
     allocation = Allocation(**fields())
     height, width = allocation.size
-    larger = allocation.resized((2 * height, 3 * width))
+    larger = allocation.scaled_to((2 * height, 3 * width))
     scale = torch.tensor([3.0, 2.0])
     assert larger.size == (2 * height, 3 * width)
     for name in ("centre", "ddx", "ddy"):
         assert torch.equal(getattr(larger, name), getattr(allocation, name) * scale)
-    assert allocation.resized((height, width)) is allocation
+    assert allocation.scaled_to((height, width)) is allocation
 
 
 def test_of_boxes_gives_the_boxes_back():

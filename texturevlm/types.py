@@ -294,7 +294,7 @@ class Allocation:
         """Return the allocation on another device."""
         return self.each(lambda column: column.to(device))
 
-    def resized(self, size: tuple[int, int]) -> Allocation:
+    def scaled_to(self, size: tuple[int, int]) -> Allocation:
         """The same footprints in the same image at another (height, width)."""
         if size == self.size:
             return self

@@ -1,5 +1,7 @@
 """Looks that stop when the model is sure: what is read, how often, and what is appended."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
+from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION
@@ -63,6 +66,17 @@ def test_the_overview_is_not_read_again(asked, page, monkeypatch):
         hook.remove()
     assert sum(seen) == tokens(two) and len(seen) == 2
     assert sum(length for length in lengths if length > 12) <= tokens(two) + 20
+
+
+def test_each_look_shows_print_as_finely_as_its_budget_needs(asked, page, monkeypatch):
+    """10 tokens, then 30: the relevance of the second look is that of 30 tokens."""
+    monkeypatch.setattr(asked.adapter, "trained", replace(asked.adapter.trained, finer=Finer(((10, 3.0), (30, 1.5)))))
+    two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
+    scales = [one.chosen[0].relevance.legible_scale for one in (two.earlier, two)]
+    rest = 40 - tokens(two.earlier)
+    times = 3.0 / Finer(((10, 3.0), (30, 1.5))).at(rest)
+    torch.testing.assert_close(scales[1], scales[0] * times)
+    assert times > 1.8
 
 
 def test_the_second_look_goes_where_the_overview_is_not_legible(asked):

@@ -74,6 +74,13 @@ def test_a_drawn_box_is_printed_over_where_ocr_reads_something_else(page):
     assert all(one[2] <= two[0] for one, two in zip(writer.boxes, writer.boxes[1:])) and writer.boxes[0][0] == x0
 
 
+def test_words_that_a_question_names_stay(page):
+    names_it = page.questions[0]._replace(named=(page.words[8][1],))  # the other place of the colour
+    asked = [names_it, *page.questions[1:]]
+    found = rewritten(page._replace(questions=asked), changed=(0, 1))
+    assert found.questions[3] == asked[3] and found.words[6][0] == found.words[8][0] == "GREEN"
+
+
 def test_words_that_two_questions_ask_for_stay(page):
     twice = [*page.questions[:2], page.questions[2], page.questions[3], page.questions[3]._replace(text="Green?")]
     found = rewritten(page._replace(questions=twice), changed=(0, 1))

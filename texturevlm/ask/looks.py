@@ -61,10 +61,12 @@ class ImageLooks:
 
     def __init__(self, session: ImageSession) -> None:
         self.session, self.views, self.levels = session, list[View](), ""
+        self.first = 0.0  # tokens per image of the overview
 
     def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
         self.levels = how.levels or prompt.adapter.trained.levels
         adapter, images = prompt.adapter, self.session.images
+        self.first = how.budget / len(images)
         conversation = conversation_with(said, len(images), adapter.marks, apart=apart)
         chosen = self.session.chosen(question, replace(how, looks=1))
         pictures = [Picture(image.texture, one.allocation) for image, one in zip(images, chosen)]
@@ -79,6 +81,8 @@ class ImageLooks:
         maps, chances = self._unseen(prompt, look, question)
         if rest < len(images) or sum(chances) <= 0:
             return None
+        each = rest / len(images)
+        maps = [image.for_budget(own, each, made_for=self.first) for image, own in zip(images, maps)]
         more = spend(images, maps, chances, rest, how.allocator)
         chosen = [
             Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(look.chosen, more)
@@ -98,7 +102,7 @@ class ImageLooks:
         pointed = _pointed(prompt, look, self.views)
         maps, chances = [], []
         for image, one, where in zip(self.session.images, look.chosen, pointed):
-            seen = image.relevance(question, budget=look.used, relevance=AttentionScorer(where))
+            seen = image.relevance(question, budget=self.first, relevance=AttentionScorer(where))
             mass = one.relevance.mass + seen.mass
             scale = delivered_scale(one.allocation, one.relevance.grid).to(mass)
             left = mass * (1 - legibility(one.relevance.legible_scale, scale))

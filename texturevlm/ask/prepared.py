@@ -35,8 +35,8 @@ class PreparedImage:
     original: the image; texture: the same, turned upright by `turn` and perhaps enlarged, which tokens are chosen in
              and sampled from
     frame:   of the texture in the original, before it is enlarged
-    finer:   how many times as finely as OCR the model must see print, by budgets. If that is more than once, a small
-             image is enlarged, because no sample of a texture is finer than a pixel
+    finer:   how many times as finely as OCR the model must see print, by budgets. If that is above 1 at any budget, a
+             small image is enlarged, because no sample of a texture is finer than a pixel
     regions: of the texture, whose text has another angle
     samples: that all questions will take; where the measured crossover says that it pays, the texture is kept in the
              texture units
@@ -95,7 +95,7 @@ class PreparedImage:
 
     def as_given(self, allocation: Allocation) -> Allocation:
         """Footprints in the texture as footprints in the original, turned with its text."""
-        return turned_back(self.followed(allocation).resized(self.frame.size), self.frame)
+        return turned_back(self.followed(allocation).scaled_to(self.frame.size), self.frame)
 
     def relevance_as_given(self, relevance: Relevance) -> Relevance:
         """The relevance of the texture, with lengths in the pixels of its frame."""
@@ -116,6 +116,11 @@ class PreparedImage:
         relevance: as in `choose_tokens`
         """
         return self.prepared.find(question, scorer=relevance, balance=self.balance(budget))
+
+    def for_budget(self, relevance: Relevance, budget: float, *, made_for: float) -> Relevance:
+        """A relevance that was made for one budget, for another one."""
+        times = self.finer.at(budget) / self.finer.at(made_for)
+        return relevance if times == 1 else replace(relevance, legible_scale=relevance.legible_scale / times)
 
     def balance(self, budget: float) -> Balance:
         """What `finer` says for a budget."""

@@ -17,7 +17,7 @@ from texturevlm.draw import to_pil
 from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.image import to_tensor
 from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import AttentionScorer, Balance, Relevance, find_scorer
+from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
 from texturevlm.relevance.maps import UNASKED
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
@@ -36,7 +36,7 @@ class AskedPage:
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
         self._own: dict[int | None, OwnInput] = {}
-        self._relevance: dict[tuple[str, str, Balance], Relevance] = {}
+        self._relevance: dict[tuple[str, str], Relevance] = {}  # for COARSE_VIEW tokens
         self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
         self._turned: AskedPage | None = None
         self.words_ms = 0.0  # what reading its words took
@@ -88,12 +88,12 @@ class AskedPage:
         return other
 
     def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
-        """By the name of a scorer, or by the model itself; budget: that it is for."""
-        key = "" if relevance in UNASKED else question, relevance, self.prepared.balance(budget)
+        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
+        key = "" if relevance in UNASKED else question, relevance
         if key not in self._relevance and relevance == "model":
             images = [self.prepared]
             seen = overview(images, COARSE_VIEW)
-            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=budget)
+            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=COARSE_VIEW)
         elif key not in self._relevance:
             scorer = find_scorer("eval", relevance, question)
             prepared = self.prepared.prepared
@@ -101,8 +101,8 @@ class AskedPage:
             if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
                 reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
                 prepared.keep(scorer, (reading,))
-            self._relevance[key] = self.prepared.relevance(question, budget=budget, relevance=scorer)
-        return self._relevance[key]
+            self._relevance[key] = self.prepared.relevance(question, budget=COARSE_VIEW, relevance=scorer)
+        return self.prepared.for_budget(self._relevance[key], budget, made_for=COARSE_VIEW)
 
     def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
         """The tokens for a question."""

@@ -37,7 +37,7 @@ _TRAINED = {
     "unreadable": ILLEGIBLE,
     "confidence": _CONFIDENCE,
     "fine_pages": 1,
-    "finer": 1.6,  # see results/reader-finer.md
+    "finer": {"96": 2.6, "273": 1.6},  # by tokens, see results/reader-finer.md
 }
 _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 

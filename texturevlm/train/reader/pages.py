@@ -127,7 +127,7 @@ def spoiled(page: ReaderPage, rng: np.random.Generator) -> ReaderPage:
     upside down, as strange as another alphabet, beside digits that are as they were."""
     image: NDArray[Any] = page.image.copy()
     height, width = image.shape
-    words, kind = page.words, rng.integers(4)
+    words, questions, kind = page.words, page.questions, rng.integers(4)
     if kind == 0:
         noise = rng.integers(0, 1 + int(rng.integers(24)), (height, width))
         image = np.clip(int(rng.integers(160, 256)) - noise, 0, 255)
@@ -138,14 +138,16 @@ def spoiled(page: ReaderPage, rng: np.random.Generator) -> ReaderPage:
         mixed = rng.permutation(pieces.reshape(-1, side, side)).reshape(rows, columns, side, side).swapaxes(1, 2)
         image[: rows * side, : columns * side] = mixed.reshape(rows * side, columns * side)
     elif kind == 2:
-        words = [word for word in words if any(map(str.isalpha, word[0]))]  # digits alone could be read
+        # Digits alone can be read, but not what they mean, if a question must find them by a label.
+        words = [word for word in words if any(map(str.isalpha, word[0]))]
+        questions = [one for one in questions if one.named or any(map(str.isalpha, one.answer))]
         for _, (x0, y0, x1, y1) in words:
             spot = image[max(0, int(y0)) : int(np.ceil(y1)), max(0, int(x0)) : int(np.ceil(x1))]
-            spot[:] = spot[::-1].copy()
+            spot[:] = spot[::-1, ::-1].copy()
     else:
         shades = np.zeros((height, width))
         for cells, weight in ((3, 1.0), (9, 0.7), (40, 0.4), (150, 0.2)):
             knots = Image.fromarray(rng.uniform(0, weight, (cells, cells)).astype(np.float32))
             shades += np.asarray(knots.resize((width, height), Image.Resampling.BICUBIC))
         image = (shades - shades.min()) / np.ptp(shades) * 255
-    return page._replace(image=image.astype(np.uint8), words=words, views=(), readable=False)
+    return page._replace(image=image.astype(np.uint8), words=words, questions=questions, views=(), readable=False)

@@ -22,7 +22,7 @@ PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by t
 TOP = "top"  # the kind of what is read where nothing is asked
 _SHORTEST = 3  # characters of what a question names
 _FOLLOWING = 3  # words of what follows
-_LONGEST_LABEL = 6  # words of a label that ends with a colon
+_LONGEST_LABEL = 6  # words of a label
 _FARTHEST = 20  # heights of a label between it and its value
 _WIDEST_GAP = 3.5  # heights between a number of a column and what stands over it
 _LONGEST_HEAD = 4  # words of the head of a column
@@ -138,12 +138,13 @@ def table_questions(
     """
     lines, found, count = lines_of(words), [], Counter[tuple[str, str]]()
     figures = [line for line in lines if _is_figure(_text(words, line))]
+    texts = Counter(_text(words, line).strip(" :.;,-").lower() for line in lines)
     for line in lines:
         name = _text(words, line).strip(" :.;,-")
         if line in figures or len(line) > _LONGEST_LABEL or sum(map(str.isalpha, name)) < _SHORTEST:
             continue
         row, last = [], line
-        while last := _beside(words, lines, last, below=False):
+        while (last := _beside(words, lines, last, below=False)) and last not in row:
             row.append(last)
         if not row or any(one not in figures for one in row):
             continue
@@ -162,7 +163,7 @@ def table_questions(
             _boxes(words, named),
         )
         for name, over, named, value in found
-        if count[name.lower(), over.lower()] == 1
+        if count[name.lower(), over.lower()] == 1 and (over or texts[name.lower()] == 1)
     ]
 
 
@@ -173,7 +174,7 @@ def _is_figure(text: str) -> bool:
 
 
 def _column_head(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: TextLine) -> TextLine:
-    """The lowest line above a number, over other numbers at most, that is not a number but a year or text; [] if none.
+    """The lowest line above a number that has no digit or is a year; [] if there is none.
 
     It must overlap its column, and no gap between it and the number may be wide.
     """

@@ -106,13 +106,14 @@ class AnswerWriter:
         """The questions whose answer can be told from everything else on the page.
 
         Where OCR reads it as annotated, every place where it stands is one that no other question asks for. Elsewhere a
-        person drew one box around it, which no other question shares.
+        person drew one box around it, which no other question shares. What questions name stays as it is.
 
         asked_for: for each question the words in its boxes
         """
         asked = np.zeros(len(page.words), np.int64)
         for own in asked_for:
             asked[own] += 1
+        asked[[at for question in page.questions for at in _inside(page, question.named)]] += 2  # no question's own
         text = [_plain(word) for word, _ in page.words]
         found = []
         for number, (question, own) in enumerate(zip(page.questions, asked_for)):

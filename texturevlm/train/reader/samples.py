@@ -41,6 +41,8 @@ from texturevlm.train.reader.views import (
 _LEGIBLE, _HARD = 5.0, 3.8
 _TOLD = 0.08  # share of the illegible answers that are kept, as ILLEGIBLE: common ones would be overused
 _GUESSED = 0.25  # share of the questions that are kept though what they name is not legible: a reader may guess, rarely
+# Kinds that are drawn as often together as any other kind: questions made from OCR must not displace annotated ones.
+_GROUPS = dict.fromkeys((*PLACE_KINDS, TOP), "place") | dict.fromkeys(("field", "cell", "figure"), "label")
 _FAR = -1e6  # where a letter without a place stands
 _MOST_BOXES = 8  # of an answer that the reader is told about
 _TALLEST = 60  # pixels of a word that is read
@@ -129,7 +131,7 @@ def page_samples(
     questions.append(top_question(page.words, lines))
     geometry, own = PageInk(page.image, rng), _chooser(page, rng) if choosers else None
     words = boxes.astype(np.float32)
-    kinds_asked = ["place" if question.kind in (*PLACE_KINDS, TOP) else question.kind for question in questions]
+    kinds_asked = [_GROUPS.get(question.kind, question.kind) for question in questions]
     common = Counter(kinds_asked)  # a table has fifty cells, a bill one due date: each kind is asked as often
     shares = np.array([1 / common[kind] for kind in kinds_asked])
     shares /= shares.sum()

@@ -41,7 +41,7 @@ from texturevlm.train.reader.questions import labelled_questions, table_question
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.reader.samples import CROPS, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
-from texturevlm.train.reader.views import CHOOSERS, VIEW_KINDS
+from texturevlm.train.reader.views import AHEAD, CHOOSERS, VIEW_KINDS
 from texturevlm.train.render import Vocabulary, find_fonts
 from texturevlm.train.render.fonts import family_name
 
@@ -103,6 +103,8 @@ class ReaderTask:
                 raise ValueError(f"ReaderTask: {name} must be 0 to 1, got {getattr(settings, name)!r}")
         if unknown := [name for name in settings.views if name not in VIEW_KINDS]:
             raise ValueError(f"ReaderTask: views may have {', '.join(VIEW_KINDS)}, got {unknown[0]!r}")
+        if sum(share for name, share in settings.views.items() if name != AHEAD) <= 0:
+            raise ValueError(f"ReaderTask: views must have another kind beside {AHEAD}, got {settings.views}")
         if settings.start is not None and not settings.start.is_file():
             raise FileNotFoundError(f"ReaderTask: start must be a file of weights, got {settings.start}")
         self.settings, self.device = settings, device

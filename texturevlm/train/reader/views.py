@@ -109,15 +109,13 @@ def draw_view(
     rng: np.random.Generator,
     kinds: dict[str, float] = VIEW_KINDS,
 ) -> ReaderView | None:
-    """A random view of `budget` tokens; None if no kind, or that kind, is possible here.
+    """A random view of `budget` tokens; None if that kind of view is impossible here.
 
     answer: boxes of the answer
     asked:  those, and the boxes of what the question names
     words:  (N, 4), boxes of all words
     """
     drawn = {kind: share for kind, share in kinds.items() if kind != AHEAD}
-    if not drawn:
-        return None
     shares = np.array(list(drawn.values()))
     kind = str(rng.choice(list(drawn), p=shares / shares.sum()))
     places = relevant_places(page, answer, asked, words, rng, hit=kind == "oracle" or rng.random() < HIT)
@@ -262,7 +260,7 @@ class Chooser:
         return as_view(self.boxes(question, budget, scorer, allocator), TOKEN_SIDE / self.patch, scorer)
 
     def boxes(self, question: str, budget: int, scorer: str, allocator: str, finer: float = 1.0) -> Floats:
-        """(n, 4), xyxy in pixels. finer: as in `vlm.trained`"""
+        """(n, 4), xyxy in pixels. finer: how many times as finely as OCR print must be seen"""
         from texturevlm.pipeline import choose_tokens
         from texturevlm.relevance import Balance
         from texturevlm.relevance.prepared import Prepared
