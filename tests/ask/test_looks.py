@@ -47,6 +47,11 @@ def test_an_unsure_model_looks_again(asked, page):
     assert list(asked.ask(page, QUESTION, looks="auto", sure=1.0, stream=True, max_new_tokens=4)) == [two.text]
 
 
+def test_an_answer_after_two_looks_says_so(asked, page):
+    assert asked.ask(page, QUESTION, looks=2, relevance="auto", **OPTIONS).looks == 2
+    assert asked.ask(models.patterned(32, 32), QUESTION, looks=2, relevance="auto", **OPTIONS).looks == 1
+
+
 def test_the_overview_is_not_read_again(asked, page, monkeypatch):
     """The tower and the language model see each visual token once."""
     adapter, seen = asked.adapter, []

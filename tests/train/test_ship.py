@@ -78,7 +78,8 @@ def test_the_reader_s_folder_is_a_stock_checkpoint(tmp_path, capsys):
     assert '"budget": 96' in (tmp_path / "reader" / "texturevlm.json").read_text()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "reader")
     assert tokenizer.decode(tokenizer("12,066.31 €?").input_ids) == "12,066.31 ?"
-    assert tokenizer.decode(tokenizer("?").input_ids) == "I cannot read it"
+    for said in ("?", "?haz"):  # a stream decodes the first sign alone
+        assert tokenizer.decode(tokenizer(said).input_ids) == "I cannot read it"
     names = sorted(state)
     for part in range(2):
         save_file({name: state[name] for name in names[part::2]}, tmp_path / f"part-{part}.safetensors")

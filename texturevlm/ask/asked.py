@@ -21,6 +21,7 @@ class Asked:
     pages:  of a document, tokens by page number
     clip:   of a video, instead of textures: the views of its moments, one group per placeholder
     given:  the tokens in the images as they were given; None: they are the textures
+    looks:  after which they were chosen
     """
 
     prompt: list[Message]
@@ -31,6 +32,7 @@ class Asked:
     clip: list[list[View]] | None = None
     pages: dict[int, int] = field(default_factory=dict)
     given: list[Chosen] | None = None
+    looks: int = 1
 
 
 def has_column(asked: Sequence[Asked], name: str) -> bool:

@@ -67,7 +67,7 @@ class Generator:
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
             chosen = own.chosen if own.given is None else own.given
             details = text.strip(), tokens, logprobs[:length], chosen, taken, doubt
-            answers.append(Answer(*details, pages=own.pages, reduce=own.reduce))
+            answers.append(Answer(*details, pages=own.pages, reduce=own.reduce, looks=own.looks))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:

@@ -137,7 +137,8 @@ class ImageSession:
         chosen = self.chosen(question, how)
         read = [replace(one, allocation=image.followed(one.allocation)) for image, one in zip(self.images, chosen)]
         textures, given = [image.texture for image in self.images], self.as_given(chosen)
-        return Asked(conversation, textures, read, how.budget, how.reduce, given=given)
+        closer = how.looks == 2 and chosen[0].relevance.scorer == "attention"  # or the overview showed everything
+        return Asked(conversation, textures, read, how.budget, how.reduce, given=given, looks=1 + closer)
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""

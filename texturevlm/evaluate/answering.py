@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -78,6 +79,14 @@ class Asking:
     failed: list[str] = field(default_factory=list)  # what could not be asked
     fits: dict[Condition, int] = field(default_factory=dict)  # the largest batch that the memory held, if not all
     warm: set[Condition] = field(default_factory=set)
+
+    @cached_property
+    def _nothing(self) -> set[str]:
+        """Texts that say nothing about the page: none, and that it cannot be read, as the tokenizer spells it."""
+        said, tokenizer = self.adapter.trained.unreadable, self.adapter.tokenizer
+        if said is None:
+            return {""}
+        return {"", said, tokenizer.decode(tokenizer(said, add_special_tokens=False)["input_ids"]).strip()}
 
     def run(self, samples: Sequence[Sample], wanted: Sequence[Condition]) -> None:
         """Ask what the rows do not have yet."""
@@ -233,7 +242,7 @@ class Asking:
                 self.metric(text, samples[n].answers),
                 likelihood,
                 min(prompts[n].tokens, condition.budget) if condition.reduce else prompts[n].tokens,
-                bool(text.strip()) and text.strip() != self.adapter.trained.unreadable,
+                text.strip() not in self._nothing,
                 *costs.get(n, ()),
             )
             for n, text, likelihood in zip(prompts, said, likelihoods)

@@ -114,7 +114,8 @@ def make_tokenizer() -> Any:
     dropped = normalizers.Replace(Regex("[^ -~]"), "")
     tokenizer.normalizer = normalizers.Sequence([*replaced, normalizers.NFKD(), dropped])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    spelled = decoders.Replace(Regex(rf"^{re.escape(ILLEGIBLE)}$"), _SPELLED)
+    # Whatever follows the sign is dropped: a stream that began with the sentence must not become another text.
+    spelled = decoders.Replace(Regex(rf"^{re.escape(ILLEGIBLE)}.*"), _SPELLED)
     tokenizer.decoder = decoders.Sequence([decoders.Fuse(), spelled])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
