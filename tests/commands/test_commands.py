@@ -179,6 +179,7 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
         (["page.png", "Q", "--model", "x", "--colour"], ["--colour"]),
         (["page.png", "Q", "--model", "/nowhere/at/all"], ["load_vlm: no such folder: /nowhere/at/all"]),
         (["gone.png", "Q", "--model", "/nowhere/at/all"], ["no such file: gone.png"]),
+        (["page.png", "What", "is", "it?"], ["no such file: What; a QUESTION of several words needs quotes"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--looks", "3"], ["--looks", "3"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),

@@ -13,8 +13,9 @@ from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 def add_ask(commands: arguments.Commands) -> None:
     usage = "%(prog)s IMAGE [IMAGE …] | VIDEO | PDF  QUESTION [--model PATH_OR_ID] [options]"
     said = (
-        "Prints the answer on stdout, piece by piece, as the model generates it. Where --budget, --allocator and "
-        "--relevance are not given, a texturevlm.json beside the model comes before the defaults, as the reader's does."
+        "Prints the answer on stdout, piece by piece, as the model generates it. Where --budget, --allocator, "
+        "--relevance and --turn are not given, a texturevlm.json beside the model comes before the defaults: the "
+        "reader's says 512 tokens by the scout, turned upright by itself."
     )
     help = "ask a vision-language model about images, a video or a PDF"
     parser = arguments.add_command(commands, "ask", _ask, help, usage=usage, description=said)
@@ -131,7 +132,8 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     try:
         return [arguments.video_or_images(image) for image in images], question
     except argparse.ArgumentTypeError as error:
-        raise ValueError(f"IMAGE: {error}") from None
+        hint = "; a QUESTION of several words needs quotes" if os.path.isfile(inputs[0]) else ""
+        raise ValueError(f"IMAGE: {error}{hint}") from None
 
 
 def _looks(text: str) -> int | str:
