@@ -46,7 +46,7 @@ def entry_questions(
     words: Sequence[PlacedWord], entries: Sequence[PlacedEntry], rng: np.random.Generator, *, wording: str = "asked"
 ) -> list[ReaderQuestion]:
     """A question per entry that has one answer on its page; `wording`: asked or held_out."""
-    text = [(entry.kind, *(_text(words, part).strip(" :.;,-") for part in entry[1:])) for entry in entries]
+    text = [(entry.kind, *(_name(words, part) for part in entry[1:])) for entry in entries]
     keys = [(kind, label.lower(), head.lower()) if kind in NAMED else (kind,) for kind, label, _, head in text]
     count = Counter(keys)
     found = []
@@ -77,7 +77,7 @@ def place_questions(
             label, value = line[start:end], line[end:]
         else:
             label, value = line, _beside(words, lines, line, below=kind == "below")
-        name = _text(words, label).strip(" :.;,-")
+        name = _name(words, label)
         if not value or len(name) < _SHORTEST or (kind in ("row", "below") and texts[_text(words, line).lower()] > 1):
             continue
         form = str(rng.choice(_WORDING["asked"][kind]))
@@ -109,7 +109,7 @@ def labelled_questions(
             continue
         label = line[: colon + 1]
         value = line[colon + 1 :] or _beside(words, lines, line, below=False)
-        name, answer = _text(words, label).strip(" :.;,-"), _text(words, value)
+        name, answer = _name(words, label), _text(words, value)
         count[name.lower()] += 1
         if len(name) < 2 or len(label) > _LONGEST_LABEL or ":" in answer or not any(map(str.isalnum, answer)):
             continue
@@ -138,9 +138,9 @@ def table_questions(
     """
     lines, found, count = lines_of(words), [], Counter[tuple[str, str]]()
     figures = [line for line in lines if _is_figure(_text(words, line))]
-    texts = Counter(_text(words, line).strip(" :.;,-").lower() for line in lines)
+    texts = Counter(_name(words, line).lower() for line in lines)
     for line in lines:
-        name = _text(words, line).strip(" :.;,-")
+        name = _name(words, line)
         if line in figures or len(line) > _LONGEST_LABEL or sum(map(str.isalpha, name)) < _SHORTEST:
             continue
         row, last = [], line
@@ -150,7 +150,7 @@ def table_questions(
             continue
         heads = [[]] if len(row) == 1 else [_column_head(words, lines, one) for one in row]
         for value, head in zip(row, heads):
-            over = _text(words, head).strip(" :.;,-")
+            over = _name(words, head)
             count[name.lower(), over.lower()] += 1
             if (over or len(row) == 1) and not _is_asked(_boxes(words, value), asked):
                 found.append((name, over, line + head, value))
@@ -260,6 +260,11 @@ def reading_order(boxes: NDArray[np.float64], chosen: Sequence[int]) -> list[int
 
 def _text(words: Sequence[PlacedWord], numbers: Sequence[int]) -> str:
     return " ".join(words[number][0] for number in numbers)
+
+
+def _name(words: Sequence[PlacedWord], numbers: Sequence[int]) -> str:
+    """The text without the signs around it."""
+    return _text(words, numbers).strip(" :.;,-")
 
 
 def _boxes(words: Sequence[PlacedWord], numbers: Sequence[int]) -> tuple[Box, ...]:
