@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import product, repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from studies.study import MODEL, SPLIT, evenly, option, provenance, study_main
-from texturevlm.ask import load_vlm
+from texturevlm.ask import VLM, load_vlm
 from texturevlm.check import check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
@@ -67,15 +68,16 @@ def _key(setting: tuple[float, int]) -> str:
     return f"{finer:g} {budget}"
 
 
-_LOADED: dict[str, Any] = {}  # the model of this process
+@cache
+def _loaded(name: str, threads: int) -> VLM:
+    """The model of this process."""
+    torch.set_num_threads(threads)
+    return load_vlm(name, relevance="scout", captured=False)  # graphs per budget do not pay
 
 
 def _answered(samples: Sequence[Sample], name: str, threads: int) -> Scores:
     """The scores of the questions about one page, by all settings."""
-    if name not in _LOADED:
-        torch.set_num_threads(threads)
-        _LOADED[name] = load_vlm(name, relevance="scout", captured=False)  # graphs per budget do not pay
-    model, found = _LOADED[name], {}
+    model, found = _loaded(name, threads), {}
     for finer in FINER:
         model.adapter.trained = replace(model.adapter.trained, finer=Finer(((1, finer),)))
         session = model.prepare(samples[0].image)

@@ -118,8 +118,9 @@ def test_cannot_read_it_is_not_said(tmp_path, samples, monkeypatch):
     monkeypatch.setattr(answering, "generated", lambda adapter, prompts, **more: [next(said) for _ in prompts])
     ask = asking(tmp_path, samples, name="sroie")
     monkeypatch.setattr(ask.adapter, "trained", replace(ask.adapter.trained, unreadable="?"))
-    assert ask._nothing >= {"", "?"}
-    ask._nothing |= {make_tokenizer().decode(make_tokenizer()("?").input_ids)}  # as the reader's tokenizer spells it
+    with monkeypatch.context() as patched:
+        patched.setattr(ask.adapter, "tokenizer", make_tokenizer())  # the reader's
+        assert ask._nothing == {"", "?", "I cannot read it"}  # kept from here on
     ask.run(samples, [Condition(TEXT)])
     rows = ask.rows.rows[Condition(TEXT)]
     assert len(samples) == 6 and [row.said for row in rows.values()] == [True, False, False, True, True, False]

@@ -21,7 +21,7 @@ class Asked:
     pages:  of a document, tokens by page number
     clip:   of a video, instead of textures: the views of its moments, one group per placeholder
     given:  the tokens in the images as they were given; None: they are the textures
-    looks:  after which they were chosen
+    looks:  of the model, the one at these tokens included
     """
 
     prompt: list[Message]

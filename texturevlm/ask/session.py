@@ -117,9 +117,8 @@ class ImageSession:
                 self.model.adapter, self.images, question, budget=how.budget, allocator=how.allocator
             )
         if how.tokens == "weighted":
-            own: Any = {"budget": how.budget, "relevance": how.relevance}
-            maps = [image.relevance(question, **own) for image in self.images]
-            return [self._weighted(image.texture, own) for image, own in zip(self.images, maps)]
+            by: Any = {"budget": how.budget, "relevance": how.relevance}
+            return [self._weighted(image.texture, image.relevance(question, **by)) for image in self.images]
         options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
         captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
         found = choose(self.images, question, **options) if captured is None else [captured]

@@ -106,14 +106,13 @@ class TextureModel(lmms):  # type: ignore[misc]
         question, images, adapter = question_in("texturevlm", messages), images_of(messages), self.vlm.adapter
         if films := videos_of(messages):
             raise ValueError(f"texturevlm: messages must have images only, got {len(films)} videos (texturevlm eval)")
-        textures, allocations = [], []
-        if images:
-            session = self.vlm.prepare(images)
-            chosen = session.chosen(question_alone(question), self.vlm.choosing())
-            textures = [image.texture for image in session.images]
-            allocations = [image.followed(one.allocation) for image, one in zip(session.images, chosen)]
-        conversation = conversation_with(messages, len(images), adapter.marks, apart=False)
-        return chosen_prompt(adapter, conversation, textures, allocations, place=self.place)
+        if not images:
+            conversation = conversation_with(messages, 0, adapter.marks, apart=False)
+            return chosen_prompt(adapter, conversation, [], [], place=self.place)
+        session = self.vlm.prepare(images)
+        asked = session.asked(messages, question_alone(question), self.vlm.choosing(), apart=False)
+        allocations = [one.allocation for one in asked.chosen]
+        return chosen_prompt(adapter, asked.prompt, asked.textures, allocations, place=self.place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """lmms-eval gives messages to generation alone."""

@@ -19,7 +19,7 @@ from texturevlm.train.reader.views import CHOOSERS, Chooser, Floats
 VIEWS_FILE = "views.npz"
 _PARTS = 16  # of a pixel
 _BUDGETS = (40, 64, 64, 96, 96, 160, 273, 273)
-_FINER = (1.0, 1.6, 1.6, 2.2)  # the reader is asked with 1.6; others, so that it does not depend on it
+_FINER = (1.0, 1.6, 1.6, 2.2)  # the reader is asked with 1.6 to 2.6; others, so that it does not depend on it
 _MOST_PIXELS = 5_000_000  # of a page that is enlarged
 
 

@@ -17,7 +17,7 @@ from texturevlm.train.render.sheet import PlacedEntry, PlacedWord
 
 _WORDING: dict[str, Any] = tomllib.loads(files(__package__).joinpath("wording.toml").read_text(encoding="utf-8"))
 LABELS: list[str] = _WORDING["labels"]
-NAMED = ("field", "leader", "item", "sum", "cell", "figure")  # kinds that are asked for by their label
+NAMED = ("field", "leader", "item", "sum", "cell")  # kinds that are asked for by their label
 PLACE_KINDS = ("after", "row", "below", "line")  # kinds that are asked for by their place
 TOP = "top"  # the kind of what is read where nothing is asked
 _SHORTEST = 3  # characters of what a question names
@@ -102,7 +102,7 @@ def labelled_questions(
 
     asked: questions of the page; what they ask for is not asked for again
     """
-    lines, found, count = lines_of(words), [], Counter[str]()
+    lines, found, count, taken = lines_of(words), [], Counter[str](), _answer_boxes(asked)
     for line in lines:
         colon = next((at for at, number in enumerate(line) if words[number][0].endswith(":")), None)
         if colon is None:
@@ -114,7 +114,7 @@ def labelled_questions(
         if len(name) < 2 or len(label) > _LONGEST_LABEL or ":" in answer or not any(map(str.isalnum, answer)):
             continue
         (_, top, right, bottom), left = words[label[-1]][1], words[value[0]][1][0]
-        if left - right <= _FARTHEST * (bottom - top) and not _is_asked(_boxes(words, value), asked):
+        if left - right <= _FARTHEST * (bottom - top) and not _is_asked(_boxes(words, value), taken):
             found.append((name, answer, label, value))
     return [
         ReaderQuestion(
@@ -136,7 +136,7 @@ def table_questions(
 
     asked: as in `labelled_questions`
     """
-    lines, found, count = lines_of(words), [], Counter[tuple[str, str]]()
+    lines, found, count, taken = lines_of(words), [], Counter[tuple[str, str]](), _answer_boxes(asked)
     figures = [line for line in lines if _is_figure(_text(words, line))]
     texts = Counter(_name(words, line).lower() for line in lines)
     for line in lines:
@@ -152,7 +152,7 @@ def table_questions(
         for value, head in zip(row, heads):
             over = _name(words, head)
             count[name.lower(), over.lower()] += 1
-            if (over or len(row) == 1) and not _is_asked(_boxes(words, value), asked):
+            if (over or len(row) == 1) and not _is_asked(_boxes(words, value), taken):
                 found.append((name, over, line + head, value))
     return [
         ReaderQuestion(
@@ -192,9 +192,12 @@ def _column_head(words: Sequence[PlacedWord], lines: Sequence[TextLine], line: T
     return []
 
 
-def _is_asked(boxes: Sequence[Box], asked: Sequence[ReaderQuestion]) -> bool:
-    """Whether the centre of a box lies in the answer of a question."""
-    taken = np.array([box for question in asked for box in question.boxes]).reshape(-1, 4)
+def _answer_boxes(asked: Sequence[ReaderQuestion]) -> NDArray[np.float64]:
+    return np.array([box for question in asked for box in question.boxes], np.float64).reshape(-1, 4)
+
+
+def _is_asked(boxes: Sequence[Box], taken: NDArray[np.float64]) -> bool:
+    """Whether the centre of a box lies in the answer of a question. taken: (N, 4), the boxes of answers"""
     own = np.array(boxes).reshape(-1, 1, 4)
     middle = np.tile((own[..., :2] + own[..., 2:]) / 2, 2)
     return bool(((middle - taken[None]) * (1, 1, -1, -1) >= 0).all(-1).any())
