@@ -13,7 +13,7 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest site lint browser sanitize scout results-check results-mark clean
+.PHONY: demo test test-oldest site lint browser sanitize scout reader results-check results-mark clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
@@ -78,6 +78,19 @@ scout: .venv/ready
 	$(BIN)/texturevlm train examples/train/ranker.toml --out runs/ranker --resume
 	$(BIN)/texturevlm ship-scout --spotter runs/spotter/step-00007000/weights.safetensors \
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
+
+# Train the reader on from the weights that ship, and put the mean of both into the package: `make reader
+# DATA=../shared/data`, on a machine with a GPU, OCR and fonts. After a cut the same command goes on.
+reader: .venv/ready runs/reader-pages/pages.json runs/reader-before/model.safetensors
+	$(BIN)/texturevlm train examples/train/reader.toml --out runs/reader --resume
+	$(BIN)/texturevlm ship-reader runs/reader --mean runs/reader-before --budget 512
+
+runs/reader-pages/pages.json: | .venv/ready
+	$(BIN)/texturevlm pack-reader $(DATA) --words runs/words --out $(@D)
+
+runs/reader-before/model.safetensors:
+	mkdir -p runs
+	cp -r texturevlm/reader $(@D)
 
 clean:
 	rm -rf .venv .venv-oldest demo.png site

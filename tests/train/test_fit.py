@@ -59,6 +59,28 @@ def test_a_killed_run_goes_on_to_the_same_curve(whole, tmp_path):
         assert torch.equal(mine, theirs)
 
 
+def test_what_is_left_of_the_time_is_spent_after_a_cut_and_nothing_once_it_is_over(tmp_path, monkeypatch):
+    seconds = [100.0]
+    monkeypatch.setattr("texturevlm.train.fit.time.monotonic", lambda: seconds[0])
+
+    class Timed(Toy):  # a second per step
+        def losses(self, batch, step):
+            if step == self.kill_at:
+                raise KeyboardInterrupt
+            seconds[0] += 1
+            return super().losses(batch, step)
+
+    config = replace(CONFIG, seconds=30.0, save_every=10, schedule="linear")
+    fit(Timed(), config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        fit(Timed(kill_at=17), config, tmp_path / "cut")
+    seconds[0] += 1000  # until somebody starts it again
+    for _ in range(2):  # the second time nothing is left to do
+        fit(Timed(), config, tmp_path / "cut", resume=True)
+        assert len(curve(tmp_path / "cut")) == 31
+        assert (tmp_path / "cut/log.csv").read_bytes() == (tmp_path / "whole/log.csv").read_bytes()
+
+
 def test_the_running_mean_of_the_weights_is_kept_evaluated_and_resumed(tmp_path):
     config = replace(CONFIG, average=0.9)
     whole, parts = tmp_path / "whole", tmp_path / "parts"

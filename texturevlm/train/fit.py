@@ -85,7 +85,8 @@ def fit(
     """Train a task's module in place.
 
     out:      folder for checkpoints, log.csv (the loss curve), evaluations.jsonl and TensorBoard's event file
-    resume:   continue exactly from the last checkpoint in `out`; from the start if there is none
+    resume:   continue exactly from the last checkpoint in `out`; from the start if there is none. Of `config.seconds`
+              what is left is spent
     settings: the task's settings, kept in checkpoints; a resumed run must have the same
     returns   the last evaluation
     """
@@ -95,17 +96,23 @@ def fit(
     optimiser = _optimiser(task.module, config)
     kept = {"fit": to_json(config), "task": dict(settings or {})}
     averaged = AveragedWeights(task.module, config.average) if config.average else None
-    first = _begin(out, task.module, optimiser, averaged, kept, resume)
+    first, before = _begin(out, task.module, optimiser, averaged, kept, resume)
     run: Run = partial(_trained, task, config, optimiser, device)
     if config.captured:
         run = CapturedSteps(run, optimiser, device)
     log, progress = Log(out, step=first), Progress(config.steps, "steps", done=first)
     found: dict[str, float] = {}
     begun, last = 0.0, False
-    for step, batch in _batches(task, range(first, config.steps), config.ahead):
-        begun = begun or time.monotonic()  # after the first batch, which may take long
-        spent = (time.monotonic() - begun) / config.seconds if config.seconds else 0.0
-        falls: Any = {"steps": config.steps, "warmup": config.warmup, "schedule": config.schedule, "spent": spent}
+
+    def spent() -> float:
+        """Seconds from the first batch on, which may take long."""
+        return before + time.monotonic() - begun
+
+    over = bool(config.seconds) and before >= config.seconds
+    for step, batch in _batches(task, range(first, first if over else config.steps), config.ahead):
+        begun = begun or time.monotonic()
+        share = spent() / config.seconds if config.seconds else 0.0
+        falls: Any = {"steps": config.steps, "warmup": config.warmup, "schedule": config.schedule, "spent": share}
         rate = rate_at(step, rate=config.rate, **falls)
         _set_rate(optimiser, rate)
         numbers = dict(run((batch, None if config.captured else step)))
@@ -113,7 +120,7 @@ def fit(
         if averaged is not None:
             averaged.update(step + 1)
         numbers |= {"rate": torch.tensor(rate, dtype=torch.float64), "gradient": length}
-        done, last = step + 1, step + 1 == config.steps or spent >= 1
+        done, last = step + 1, step + 1 == config.steps or share >= 1
         progress.step()
         saves, evaluates, logs = (
             last or bool(every and done % every == 0)
@@ -125,7 +132,8 @@ def fit(
             if logs:
                 log.losses(done, read)
         if saves:  # first: an evaluation may take long, and a run may be killed meanwhile
-            save_checkpoint(out, done, task.module, optimiser, kept, keep=config.keep, averaged=averaged)
+            so_far = {"seconds": spent(), **kept}
+            save_checkpoint(out, done, task.module, optimiser, so_far, keep=config.keep, averaged=averaged)
         if evaluates:
             found = evaluated(task, averaged)
             log.evaluation(done, found)
@@ -229,14 +237,14 @@ def _begin(
     averaged: AveragedWeights | None,
     kept: dict[str, Any],
     resume: bool,
-) -> int:
-    """Restore the last checkpoint, if there is one; returns the step to continue from."""
+) -> tuple[int, float]:
+    """Restore the last checkpoint, if there is one; returns the step to continue from, and the seconds spent."""
     for unfinished in out.glob(".step-*"):  # what a kill while writing left behind
         shutil.rmtree(unfinished, ignore_errors=True)
     check_out(out, resume=resume)
     before = checkpoints(out)
     if not before:
-        return 0
+        return 0, 0.0
     last = before[-1]
     config = json.loads((last / "config.json").read_text(encoding="utf-8"))
     for part, may_change in (("fit", MAY_CHANGE), ("task", ())):
@@ -245,4 +253,4 @@ def _begin(
             if old != new:
                 raise ValueError(f"fit: {part}.{name} must be {old!r} as in {last}, got {new!r}")
     load_checkpoint(last, module, optimiser, averaged)
-    return int(config["step"])
+    return int(config["step"]), float(config.get("seconds", 0.0))

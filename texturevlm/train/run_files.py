@@ -3,7 +3,7 @@
     OUT/step-00000500/weights.safetensors   the module: all that a deployed network needs
                       averaged.safetensors  the same with the running mean of its weights, if there is one
                       state.pt              the optimiser's state and the random number generators
-                      config.json           the step, the loop's config and the task's settings
+                      config.json           step, seconds spent, the loop's config, the task's settings
 
 A checkpoint is written under another name, flushed and then renamed, so a kill at any time leaves the previous one. A
 resumed run first removes the lines after its checkpoint, so that the files equal those of an uninterrupted run.
