@@ -185,10 +185,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for first in range(0, len(names), options.at_once):
             group = names[first : first + options.at_once]
             running = [subprocess.Popen([*command, *more, "--only", name]) for name in group]
-            for process in running:
-                process.wait()
-    runs = {name: options.out / f"{name}.json" for name in VARIATIONS}
-    found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in runs.items() if file.is_file()}
+            failed = [name for name, process in zip(group, running) if process.wait() != 0]
+            if failed:
+                raise RuntimeError(f"reader_ablation: {', '.join(failed)} did not end, see the error above")
+    runs = {name: options.out / f"{name}.json" for name in VARIATIONS if name in names}
+    found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in runs.items()}
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"runs": found, "seconds": options.seconds, "device": card, "at_once": options.at_once}
 

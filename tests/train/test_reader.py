@@ -44,7 +44,7 @@ from texturevlm.train.reader.questions import (
     table_questions,
     top_question,
 )
-from texturevlm.train.reader.samples import ILLEGIBLE, SHAPES, page_samples
+from texturevlm.train.reader.samples import CROPS, ILLEGIBLE, SHAPES, page_samples
 from texturevlm.train.reader.scores import error_rate
 from texturevlm.train.reader.task import ReaderTask, split_fonts
 from texturevlm.train.reader.views import AHEAD, VIEW_KINDS, PageInk, as_view, draw_view, legible_height
@@ -294,14 +294,17 @@ def test_what_is_seen_in_the_middle_belongs_to_its_token(network, prompts):
 
 
 def test_an_answer_that_cannot_be_read_is_not_asked_for(page):
-    samples = page_samples(page, np.random.default_rng(2))
-    true = {question.answer for question in page.questions}
-    for name, listed in samples.items():
-        assert len(listed) <= SHAPES[name].per_page
-        for one in listed:
-            said = decode_ids(one.ids[one.before + 2 :])
-            if one.kind in ("field", "cell"):
-                assert said in true or said == ILLEGIBLE
+    page = page._replace(type_share=0.5)  # small print
+    boxes, told = {question.answer: question.boxes for question in page.questions}, [0, 0]
+    for seed in range(8):
+        for name, listed in page_samples(page, np.random.default_rng(seed)).items():
+            assert len(listed) <= SHAPES[name].per_page
+            for one in listed:
+                said = decode_ids(one.ids[one.before + 2 :])
+                if said in boxes and name not in CROPS:
+                    assert legible_height(one.tokens, boxes[said]) * page.type_share >= 5, (name, said)
+                told[said == ILLEGIBLE] += 1
+    assert min(told) > 1
 
 
 def test_boxes_taller_than_their_type_need_finer_tokens(page):
@@ -353,6 +356,19 @@ def test_a_batch_from_the_pool_reads_its_page(page):
     assert batch.prompts.pixels.shape == (3, 16, 32, 32) and batch.prompts.segment is None
     assert batch.prompts.pixels.std() > 0.01
     assert (batch.prompts.length > batch.prompts.before + 2).all()
+
+
+@pytest.mark.parametrize("name", ["line", "few"])
+def test_a_page_without_samples_of_a_shape_teaches_nothing_of_it(network, page, name):
+    """Batches may hold its slots, where most of the pages have none."""
+    pool, reader = Pool(2, "cpu"), BatchedReader(network)
+    pool.add([(page, page_samples(page, np.random.default_rng(2)) | {name: []})])
+    batch = pool.draw(name, 2)
+    assert batch.prompts.length.tolist() == [0, 0]
+    found = reader(batch.prompts)
+    assert found.logits.isfinite().all() and answer_loss(found.logits, batch.prompts) == 0
+    wanted = token_shares(batch.centre, batch.step, batch.prompts.used, batch.boxes)
+    assert not wanted.any()
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

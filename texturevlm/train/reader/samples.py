@@ -309,11 +309,12 @@ def sample_fields(name: str) -> dict[str, tuple[tuple[int, ...], type]]:
 
 
 def as_arrays(name: str, samples: Sequence[ReaderSample]) -> dict[str, np.ndarray[Any, Any]]:
-    """Samples of one shape, repeated to its count; zeros if there are none."""
+    """Samples of one shape, repeated to its count; if there are none, a token each, and nothing to say."""
     count = SHAPES[name].per_page
     arrays: dict[str, np.ndarray[Any, Any]] = {
         field: np.zeros((count, *shape), kind) for field, (shape, kind) in sample_fields(name).items()
     }
+    arrays["tokens"][..., 2:], arrays["magnified"][:], arrays["used"][:] = 1, 1, 1  # sizes of 0 would give NaN
     for number in range(count if samples else 0):
         one = samples[number % len(samples)]
         used = len(one.tokens)
