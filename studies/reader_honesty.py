@@ -1,11 +1,11 @@
 """How often a reader makes up a number, with which confidence, where there is nothing to read.
 
-    python -m studies.reader_honesty DATA --out results [--limit N] [--model reader] [--split train]
+    python -m studies.reader_honesty DATA --out results [--limit N] [--model reader] [--split eval]
 
-DATA holds coco/ and sroie/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut into
-shuffled squares, or in another alphabet; upright pages are the control, where numbers are right. An answer with digits
-counts as sure if the mean probability of its tokens (geometric) reaches a threshold. Photographs, blank paper and
-upright pages are also asked nothing at all, and a question of 200 words.
+DATA holds coco/, sroie/ and funsd/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut
+into shuffled squares, or in another alphabet; upright pages are the control, where numbers are right. Upright pages are
+also asked for what they do not have: labels of forms. An answer counts as sure if the mean probability of its tokens
+(geometric) reaches a threshold. Every kind of picture is also asked nothing at all, and a question of 200 words.
 """
 
 import argparse
@@ -27,12 +27,17 @@ from texturevlm.progress import Progress
 
 QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
 LONG = "I would like to know something about this page, which I hold in my hand: " * 13 + "what is the total here?"
-OTHERS = {"no question": "", "200 words": LONG}  # asked about some kinds of pictures
-ASKED_OTHERS = ("photograph", "blank paper", "upright page")
+OTHERS = {"no question": "", "200 words": LONG}  # asked about every kind of picture
+UPRIGHT, ABSENT = "upright page", "upright page, asked for what it does not have"
 SURE = (0.5, 0.8, 0.9)  # mean probabilities of a token
 SQUARE = 24  # pixels of a scrambled page: smaller than words
 PAPER = (1100, 850)
 LONGEST = 60  # tokens of an answer
+# Words of labels that a receipt may have.
+FAMILIAR = (
+    "to from date dates time total amount number no name names company address phone telephone tel fax city state zip "
+    "code account order page item items quantity price cost tax store stores by signature signed for subject"
+)
 FOREIGN = (
     *("Итого", "Дата", "Получатель", "Покупатель", "Сумма", "Счёт"),
     *("Σύνολο", "Ημερομηνία", "Παραλήπτης", "Τιμολόγιο"),
@@ -74,7 +79,7 @@ def foreign(number: int) -> Image.Image:
 
 
 CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "upright page": lambda page: page,
+    UPRIGHT: lambda page: page,
     "page turned by 90°": lambda page: page.transpose(Image.Transpose.ROTATE_90),
     "page turned by 180°": lambda page: page.transpose(Image.Transpose.ROTATE_180),
     "page mirrored": ImageOps.mirror,
@@ -96,6 +101,18 @@ def pictures(options: argparse.Namespace) -> dict[str, list[Callable[[], Image.I
 def _files(options: argparse.Namespace, folder: str) -> list[Path]:
     samples = load_data(options.data / folder, split=options.split).samples
     return evenly(sorted({sample.image for sample in samples}), options.limit)
+
+
+def absent_questions(options: argparse.Namespace, count: int) -> list[list[str]]:
+    """For each page as many labels of forms as there are QUESTIONS, none of which a receipt has."""
+    samples = load_data(options.data / "funsd", split=options.split).samples
+    labels = sorted({sample.question for sample in samples if not {*FAMILIAR.split()} & {*_words(sample.question)}})
+    drawn = evenly(labels, count * len(QUESTIONS))
+    return [drawn[page::count] for page in range(count)]
+
+
+def _words(text: str) -> list[str]:
+    return "".join(sign if sign.isalpha() else " " for sign in text.lower()).split()
 
 
 def _opened(file: Path) -> Image.Image:
@@ -134,14 +151,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = load_vlm(options.model, relevance="scout", **chosen)
     progress = Progress(sum(map(len, made.values())), "pictures")
     rows: dict[str, list[dict[str, Any]]] = {}
+    absent = absent_questions(options, len(made[UPRIGHT]))
     for kind, opened in made.items():
-        rows[kind] = []
-        for open_one in opened:
-            others = OTHERS if kind in ASKED_OTHERS else {}
-            found = list(asked(model, open_one(), [*QUESTIONS, *others.values()]))
-            rows[kind] += found[: len(QUESTIONS)]
-            for what, one in zip(others, found[len(QUESTIONS) :]):
-                rows.setdefault(f"{kind}, {what}", []).append(one)
+        for number, open_one in enumerate(opened):
+            questions = [(kind, one) for one in QUESTIONS]
+            questions += [(f"{kind}, {what}", one) for what, one in OTHERS.items()]
+            questions += [(ABSENT, one) for one in absent[number]] if kind == UPRIGHT else []
+            for (row, _), one in zip(questions, asked(model, open_one(), [one for _, one in questions])):
+                rows.setdefault(row, []).append(one)
             progress.step()
     return {"model": options.model, "budget": model.budget, "split": options.split, "rows": rows}
 
@@ -149,17 +166,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def report(record: dict[str, Any]) -> str:
     table = []
     for kind, rows in record["rows"].items():
-        sure = [[row["digits"] and row["sure"] >= least for row in rows] for least in SURE]
-        doubts = [row["unreadable"] or 0.0 for row in rows]
-        refused, digits = ([row[name] for row in rows] for name in ("refused", "digits"))
+        said = [bool(row["text"].strip()) and not row["refused"] for row in rows]
+        sure = [[one and row["sure"] >= least for one, row in zip(said, rows)] for least in SURE]
+        sure += [[row["digits"] and row["sure"] >= least for row in rows] for least in SURE]
+        doubts, refused, digits = ([row[name] or 0.0 for row in rows] for name in ("unreadable", "refused", "digits"))
         table.append([kind, len(rows), *(f"{np.mean(one):.3f}" for one in (refused, doubts, digits, *sure))])
     heads = ["picture", "answers", "says that it cannot read", "mean probability of that", "answers with digits"]
+    heads += [f"{what}, sure ≥ {least}" for what in ("something", "digits") for least in SURE]
     return markdown_page(
         "# Made-up numbers",
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
-        "questions per picture, or the one that a row names. Shares of the answers; a sure one has at least this mean "
-        "probability per token. Only on upright pages is there a number to read.",
-        markdown_table([*heads, *(f"digits, sure ≥ {least}" for least in SURE)], table),
+        "questions per picture, or the one that a row names. Shares of the answers; a sure one says something and has "
+        "at least this mean probability per token. Upright and turned pages are receipts, where the questions have an "
+        "answer; nothing else has one. What receipts do not have are labels of forms.",
+        markdown_table(heads, table),
         provenance(record),
     )
 

@@ -1,62 +1,117 @@
-"""Do a model's answers follow legibility, question by question?
+"""Do a model's answers follow legibility, question by question? And is what it calls unreadable illegible?
 
-    python -m studies.reader_legibility results/legibility-rows.csv results/reader-docvqa-rows.jsonl [--out DIR]
+    python -m studies.reader_legibility DATA --out results [--split eval] [--limit N] [--ocr E,E] [--at-once N]
 
-Joins the scores per question of `texturevlm eval`, without a model and with one, where both have the same question,
-chooser and budget: the mean score of answers where OCR reads the answer's line from the same tokens and where it does
-not, the rank correlation, and how each of the judges orders the choosers.
+DATA holds sroie/, funsd/ and docvqa/. Each question with a located answer is asked with tokens of several choosers and
+budgets, and OCR engines read the answer's lines from the same tokens. Answers are compared with what OCR could read:
+over all choosers and budgets together, and within each, where only questions differ. A model may also say how likely it
+was to answer that it cannot read: that chance is compared with what OCR could not read, and with wrong answers.
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import pairwise, product, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from studies.study import report_from_files
-from texturevlm.evaluate.answer_rows import AnswerRows
-from texturevlm.evaluate.compare import score_names
-from texturevlm.evaluate.conditions import CHOSEN
+from studies.study import AT_ONCE, MODEL, OCR, SPLIT, evenly, provenance, study_main
+from texturevlm.ask import VLM, load_vlm
+from texturevlm.check import check_count
+from texturevlm.evaluate.answers import anls
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.legibility import legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm.evaluate.provenance import origin
-from texturevlm.evaluate.results import OWN, Results
-from texturevlm.evaluate.rows import read_rows
+from texturevlm.evaluate.metrics import Delivered
+from texturevlm.evaluate.ocr import OcrEngine, open_engines
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.progress import Progress
+from texturevlm.rebuilding import median_grey
 
-LEGIBLE = 0.5  # the least ANLS of what OCR read
+SETS = ("sroie", "funsd", "docvqa")
+CHOOSERS = {"the scout": "scout", "no question": "none", "resize": "none"}  # and the relevance of each
+BUDGETS = (64, 96, 273)
+LEGIBLE = 0.5  # the least ANLS of what OCR read, and of a right answer
+EDGES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)  # bins of the chance that it cannot be read
+MOST = 160  # tokens of an answer
 
 
 class Judged(NamedTuple):
-    """A question under one chooser and budget: its id and page, the score of the answer, legibility by each engine."""
+    """A question under one chooser and budget: its id and page, the score of the answer, the chance of "unreadable" if
+    the model has such an answer, and legibility by each engine."""
 
     chooser: str
     budget: int
     question: str
     page: str
     answer: float
-    legibility: tuple[float, ...]
+    unreadable: float | None
+    legibility: dict[str, float]
 
 
-def judged(results: Results, answers: AnswerRows, engines: Sequence[str]) -> list[Judged]:
-    """All that both files hold."""
-    numbers = {name: number for number, (name, _) in enumerate(answers.questions)}
-    own = {
-        (condition.allocator, condition.relevance, condition.budget): rows
-        for condition, rows in answers.rows.items()
-        if condition.kind == CHOSEN and not condition.reduce
-    }
-    found = []
-    for (sample, configuration), row in results.rows.items():
-        asked = own.get((configuration.allocator, configuration.relevance, configuration.budget), {})
-        answer = asked.get(numbers.get(sample, -1))
-        if answer is None or configuration.asked != OWN or not all(engine in row.scores for engine in engines):
-            continue
-        legibility = tuple(row.scores[engine] for engine in engines)
-        found.append(Judged(configuration.method, configuration.budget, sample, row.image, answer.score, legibility))
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    check_count("reader_legibility", "--at-once", options.at_once, 1)
+    engines = open_engines(options.ocr.split(","))
+    by_set = {}
+    for name in SETS:
+        data = load_data(options.data / name, split=options.split, located=True, answered=True, skip_broken=True)
+        by_set[name] = evenly(data.samples, options.limit)
+    pages: dict[tuple[str, Path], list[Sample]] = {}
+    for name, samples in by_set.items():
+        for sample in samples:
+            pages.setdefault((name, sample.image), []).append(sample)
+    found: dict[str, list[Judged]] = {name: [] for name in SETS}
+    threads = torch.get_num_threads() // options.at_once or 1
+    given = (list(pages.values()), repeat(options.model), repeat(options.ocr), repeat(threads))
+    progress, context = Progress(len(pages), "pages"), get_context("spawn")  # threads do not survive a fork
+    with ProcessPoolExecutor(options.at_once, mp_context=context) as pool:
+        for (name, _), own in zip(pages, pool.map(_judged, *given)):
+            found[name] += own
+            progress.step()
+    rows = {name: [row._asdict() for row in own] for name, own in found.items()}
+    named = {name: engine.name for name, engine in engines.items()}
+    return {"model": options.model, "split": options.split, "engines": named, "sets": rows}
+
+
+@cache
+def _loaded(model: str, ocr: str, threads: int) -> tuple[VLM, dict[str, OcrEngine]]:
+    """The model and the engines of this process."""
+    torch.set_num_threads(threads)
+    return load_vlm(model, turn=0, captured=False), open_engines(ocr.split(","))
+
+
+def _judged(samples: Sequence[Sample], model: str, ocr: str, threads: int) -> list[Judged]:
+    return judged(samples, *_loaded(model, ocr, threads))
+
+
+def judged(samples: Sequence[Sample], model: VLM, engines: dict[str, OcrEngine]) -> list[Judged]:
+    """Questions about one page by every chooser and budget."""
+    session, found = model.prepare(samples[0].image), []
+    image = session.images[0].original
+    grey = median_grey(image)
+    for sample in samples:
+        settings, answers = list(product(CHOOSERS, BUDGETS)), []
+        for chooser, budget in settings:
+            how: dict[str, Any] = {"budget": budget, "relevance": CHOOSERS[chooser], "max_new_tokens": MOST}
+            if chooser == "resize":
+                how["allocator"] = "resize"
+            answers.append(session.ask(sample.question, return_details=True, **how))
+        crops = [Delivered(image, grey, one.chosen[0].allocation).crops(sample) for one in answers]
+        read: list[dict[str, float]] = [{} for _ in answers]
+        for name, engine in engines.items():
+            texts = iter(engine.read([crop for own in crops for crop in own]))
+            for scores, own in zip(read, crops):
+                scores[name] = legibility_score([next(texts) for _ in own], sample.answers)
+        for setting, answer, legibility in zip(settings, answers, read):
+            score = anls(answer.text, sample.answers)
+            found.append(Judged(*setting, sample.id, sample.image.name, score, answer.unreadable, legibility))
     return found
 
 
@@ -75,36 +130,49 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return middle
 
 
-def report(results: Results, answers: AnswerRows, command: str) -> str:
-    engines = [score for score in score_names(results) if score.startswith("legibility/")]
-    rows = judged(results, answers, engines)
-    if not rows:
-        raise ValueError("reader_legibility: both files must hold a question in common, got none")
-    names = [engine.partition("/")[2] for engine in engines]
-    questions = {row.question for row in rows}
+def report(record: dict[str, Any]) -> str:
+    engines, by_set = list(record["engines"]), _rows(record)
+    parts = []
+    for name, rows in by_set.items():
+        count = len({row.question for row in rows})
+        parts += [
+            f"## {name}",
+            f"{count} questions with a located answer. All choosers and budgets together:",
+            _by_engine(rows, engines),
+            "Each chooser, by each judge; behind an engine's mean its rank correlation with the answers of that row:",
+            _by_chooser(rows, engines),
+        ]
     return markdown_page(
         "# Answers and legibility, question by question",
-        f"Command: `{command}`; {origin('studies.reader_legibility')}.",
-        f"{answers.settings['model']}, weights {answers.settings['weights']}; {len(questions)} questions of "
-        f"{answers.settings['data set']}, those with a located answer that it was asked. An answer is legible to an "
-        f"OCR engine if what it reads from the tokens has an ANLS of at least {LEGIBLE}.",
-        "The mean score of answers, 95% intervals by resampling pages, all choosers and budgets together:",
-        _by_engine(rows, names),
-        "Each chooser, by each judge:",
-        _by_chooser(rows, names),
+        provenance(record, *record["engines"].values()),
+        f"{record['model']}, {record['split']} split. OCR reads the lines of the answer from the tokens that the model "
+        f"was given. An answer is legible to an engine if what it reads has an ANLS of at least {LEGIBLE}. 95% "
+        "intervals by resampling pages.",
+        *parts,
+        "## What the model calls unreadable",
+        "All answers, by the chance that the model gave to the answer that it cannot read: the mean of that chance, "
+        f"the share that no engine reads, and the share whose answer is wrong (ANLS below {LEGIBLE}).",
+        _by_chance([row for rows in by_set.values() for row in rows]),
     )
 
 
-def _by_engine(rows: Sequence[Judged], names: Sequence[str]) -> str:
+def _rows(record: dict[str, Any]) -> dict[str, list[Judged]]:
+    return {name: [Judged(**row) for row in rows] for name, rows in record["sets"].items()}
+
+
+def _by_engine(rows: Sequence[Judged], engines: Sequence[str]) -> str:
     table = []
-    for number, name in enumerate(names):
+    for engine in engines:
         cells = []
         for legible in (True, False):
-            some = [row for row in rows if (row.legibility[number] >= LEGIBLE) == legible]
+            some = [row for row in rows if (row.legibility[engine] >= LEGIBLE) == legible]
             cells.append(mean_by_page([row.answer for row in some], [row.page for row in some]))
-        ranked = rank_correlation([row.legibility[number] for row in rows], [row.answer for row in rows])
-        table.append([name, *cells, f"{ranked:.2f}"])
-    return markdown_table(["OCR engine", "where legible", "where not", "rank correlation"], table)
+        table.append([engine, *cells, f"{_followed(rows, engine):.2f}"])
+    return markdown_table(["OCR engine", "answers where legible", "where not", "rank correlation"], table)
+
+
+def _followed(rows: Sequence[Judged], engine: str) -> float:
+    return rank_correlation([row.legibility[engine] for row in rows], [row.answer for row in rows])
 
 
 def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
@@ -115,28 +183,28 @@ def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
     return f"{format_interval(found, '.3f')}, n = {len(scores)}"
 
 
-def _by_chooser(rows: Sequence[Judged], names: Sequence[str]) -> str:
+def _by_chooser(rows: Sequence[Judged], engines: Sequence[str]) -> str:
     table = []
-    for budget, chooser in sorted({(row.budget, row.chooser) for row in rows}):
+    for budget, chooser in product(BUDGETS, CHOOSERS):
         own = [row for row in rows if (row.budget, row.chooser) == (budget, chooser)]
-        scores = [mean(row.legibility[number] for row in own) for number in range(len(names))]
-        answer = mean(row.answer for row in own)
-        table.append([chooser, budget, len(own), *(f"{score:.3f}" for score in (*scores, answer))])
-    return markdown_table(["chooser", "tokens", "questions", *names, "answers"], table)
+        if own:
+            cells = [f"{mean(row.legibility[one] for row in own):.3f}, {_followed(own, one):.2f}" for one in engines]
+            table.append([chooser, budget, len(own), *cells, f"{mean(row.answer for row in own):.3f}"])
+    return markdown_table(["chooser", "tokens", "questions", *engines, "answers"], table)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    name = "studies.reader_legibility"
-    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("legibility", type=Path, metavar="ROWS", help="scores per question, without a model")
-    parser.add_argument("answers", type=Path, metavar="ANSWERS", help="rows of answers, with a model")
+def _by_chance(rows: Sequence[Judged]) -> str:
+    table = []
+    for low, high in pairwise(EDGES):
+        own = [row for row in rows if row.unreadable is not None and low <= row.unreadable < high + (high == 1)]
+        if own:
+            shares: list[Callable[[Judged], bool]] = [
+                lambda row: all(score < LEGIBLE for score in row.legibility.values()),
+                lambda row: row.answer < LEGIBLE,
+            ]
+            cells = [f"{mean(share(row) for row in own):.3f}" for share in shares]
+            table.append([f"{low:g} to {high:g}", len(own), f"{mean(row.unreadable or 0 for row in own):.3f}", *cells])
+    return markdown_table(["chance", "answers", "mean chance", "no engine reads it", "wrong"], table)
 
-    def made(options: argparse.Namespace) -> str:
-        command = f"python -m {name} results/{options.legibility.name} results/{options.answers.name} --out DIR"
-        return report(read_rows(options.legibility), AnswerRows.read(options.answers), command)
 
-    return report_from_files(parser, arguments, made, "reader-legibility.md")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(__name__, __doc__, measure, report, MODEL, SPLIT, OCR, AT_ONCE)

@@ -38,6 +38,7 @@ DEVICE = option("--device", default=None, metavar="D", help="(default: cuda if t
 SPLIT = option("--split", default="train", choices=("train", "eval"), help="(default: train)")
 SECONDS = option("--seconds", type=float, metavar="S", help="after which nothing new begins (default: no limit)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
+AT_ONCE = option("--at-once", type=int, default=1, metavar="N", help="processes (default: 1)")
 
 
 def study_parser(name: str, docstring: str | None, *options: Option) -> ArgumentParser:

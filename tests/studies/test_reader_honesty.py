@@ -16,6 +16,7 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(honesty, "LONGEST", 3)
     save_folder(small_network(), tmp_path / "reader")
     write_folder(tmp_path / "sroie", pages=1)
+    write_folder(tmp_path / "funsd", pages=4)
     (tmp_path / "coco").mkdir()
     Image.new("RGB", (60, 40), "green").save(tmp_path / "coco" / "0.png")
     row = {"id": "0", "image": "0.png", "size": [40, 60], "question": "Where?", "answers": [], "boxes": []}
@@ -29,7 +30,9 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
         "blank paper, no question",
         "blank paper, 200 words",
     ]
-    assert len(record["rows"]) == 8 + 2 * 3 and "| blank paper | 4 |" in capsys.readouterr().out
+    labels = [row["question"] for row in record["rows"][honesty.ABSENT]]
+    assert labels and not {*labels} & {*honesty.QUESTIONS, *honesty.OTHERS.values()}
+    assert len(record["rows"]) == 8 * (1 + len(honesty.OTHERS)) + 1 and "| blank paper | 4 |" in capsys.readouterr().out
     assert all(0 <= one["unreadable"] <= 1 for rows in record["rows"].values() for one in rows)
 
 

@@ -1,45 +1,55 @@
-"""Answers joined with legibility: the right rows meet, and the numbers are those of a case worked out by hand."""
+"""Answers beside what OCR reads: from the tokens of those answers, and the numbers are right."""
 
 import math
 
 import pytest
+from PIL import Image, ImageDraw
 
-from studies.reader_legibility import main, rank_correlation
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, ORACLE, Condition
-
-HEAD = "sample,page,auto|scout|64|own|legibility/tesseract,auto|scout|64|other|legibility/tesseract"
-
-
-@pytest.fixture
-def files(tmp_path):
-    rows = tmp_path / "rows.csv"
-    rows.write_text(f"{HEAD}\na,p.png,1,0\nb,p.png,0.9,0\nc,q.png,0,1\nd,q.png,0.1,1\nlone,q.png,1,1\n")
-    answers = AnswerRows.open(
-        tmp_path / "answers.jsonl",
-        {"model": "reader", "weights": "0", "data set": "docvqa"},
-        [("a", "p.png"), ("b", "p.png"), ("c", "q.png"), ("d", "q.png")],
-    )
-    said = {number: AnswerRow(score, -1.0, 64, True) for number, score in enumerate((1.0, 0.6, 0.2, 0.0))}
-    answers.add(Condition(CHOSEN, "auto", "scout", 64), said)
-    answers.add(Condition(ORACLE, "auto", "scout", 64), {0: AnswerRow(0.0, -1.0, 64, True)})
-    return str(rows), str(answers.path)
+from studies import reader_legibility
+from studies.reader_legibility import Judged, judged, rank_correlation
+from texturevlm.ask import load_vlm
+from texturevlm.evaluate.data import Sample
 
 
-def test_the_same_question_chooser_and_budget_meet(files, tmp_path, capsys):
-    assert main([*files, "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "reader-legibility.md").read_text()
-    assert text in capsys.readouterr().out
-    assert "4 questions of docvqa" in text
-    assert "| tesseract | 0.800 (0.800 to 0.800), n = 2 | 0.100 (0.100 to 0.100), n = 2 |" in text  # one page each
-    assert "| auto, scout | 64 | 4 | 0.500 | 0.450 |" in text
+class Ink:
+    """An engine that tells a crop with a sharp stroke from others."""
+
+    name = "ink"
+
+    def read(self, crops):
+        return ["right" if int((crop < 100).sum()) > 150 else "" for crop in crops]
 
 
-def test_files_without_a_common_question_are_refused(files, tmp_path, capsys):
-    other = tmp_path / "other.csv"
-    other.write_text(f"{HEAD}\nz,p.png,1,0\n")
-    assert main([str(other), files[1]]) == 2
-    assert "in common" in capsys.readouterr().err
+def test_what_ocr_reads_is_what_the_model_was_given(tmp_path):
+    page = Image.new("RGB", (1500, 2000), "white")
+    ImageDraw.Draw(page).rectangle((1000, 1500, 1080, 1502), fill="black")  # which a resized page shows as grey
+    page.save(tmp_path / "p.png")
+    sample = Sample("a", tmp_path / "p.png", (2000, 1500), "What?", ("right",), ((1000, 1490, 1080, 1512),), "eval")
+    found = judged([sample], load_vlm("reader", turn=0, captured=False), {"ink": Ink()})
+    assert [(one.chooser, one.budget) for one in found[::4]] == [
+        ("the scout", 64),
+        ("no question", 96),
+        ("resize", 273),
+    ]
+    assert {(one.chooser, one.budget): one.legibility["ink"] for one in found if one.budget == 64} == {
+        ("the scout", 64): 1,
+        ("no question", 64): 1,
+        ("resize", 64): 0,
+    }
+    assert all(0 <= one.answer <= 1 and 0 <= one.unreadable <= 1 for one in found)
+
+
+def test_the_report_is_that_of_a_case_worked_out_by_hand():
+    both = [("a", "p", 1.0, 1.0), ("b", "p", 0.6, 0.9), ("c", "q", 0.2, 0.0), ("d", "q", 0.0, 0.1)]
+    rows = [Judged("the scout", 64, name, page, score, 0.01, {"E": read}) for name, page, score, read in both]
+    rows += [Judged("resize", 64, name, page, 0.1, 1.0, {"E": 0.0}) for name, page, _, _ in both]
+    record = {"sets": {"docvqa": [row._asdict() for row in rows]}, "engines": {"E": "Engine 5"}, "model": "reader"}
+    text = reader_legibility.report({**record, "split": "eval", "command": "c", "torch": "2", "python": "3"})
+    assert "4 questions with a located answer" in text
+    assert "| E | 0.800 (0.800 to 0.800), n = 2 | 0.100 (0.100 to 0.100), n = 6 |" in text  # one page, or equal means
+    assert "| the scout | 64 | 4 | 0.500, 0.80 | 0.450 |" in text
+    assert "| resize | 64 | 4 | 0.000, nan | 0.100 |" in text
+    assert "| 0 to 0.02 | 4 | 0.010 | 0.500 | 0.500 |" in text and "| 0.98 to 1 | 4 | 1.000 | 1.000 | 1.000 |" in text
 
 
 def test_ranks():

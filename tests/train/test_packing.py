@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studies.rewritten_pages import main as rewrite_pages
+from studies.held_out_pages import main as write_pages
 from tests.train.papers import LABELS, SIZE, drawn
 from texturevlm.evaluate.data import load_data
 from texturevlm.relevance.ocr import Page, Word
@@ -36,6 +36,7 @@ def data(tmp_path_factory):
             row |= {"document": f"letter {number}"} if name == "docvqa_half" else {}
             for label, value in LABELS.items():
                 places = [] if name == CHARTS else [[more * edge for edge in boxes[value]]]
+                row["id"] = f"{name}-{number}-{label}"
                 rows.append({**row, "question": f"What is the {label}?", "answers": [value], "boxes": places})
         (root / name / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
@@ -70,13 +71,21 @@ def test_packed_pages_are_the_pages(data, tmp_path):
 
 def test_pages_to_choose_on_are_held_out_and_have_other_answers(data, tmp_path, capsys):
     out = tmp_path / "held"
-    assert rewrite_pages([str(data), "--words", str(data / "words"), "--out", str(out), "--copies", "2"]) == 0
-    assert f"{out / 'funsd'}: " in capsys.readouterr().out
+    assert write_pages([str(data), "--words", str(data / "words"), "--out", str(out), "--copies", "2"]) == 0
+    assert f"{out / 'rewritten-funsd'}: " in capsys.readouterr().out
     documents = {(page.source, page.path.name): page.document for page in train_pages(data)}
-    samples = [sample for folder in sorted(out.iterdir()) for sample in load_data(folder, split="train").samples]
-    assert len(samples) > 4
-    for sample in samples:
-        source = sample.image.parent.name
+    samples = {folder.name: load_data(folder, split="train").samples for folder in sorted(out.iterdir())}
+    for source in SETS:
+        annotated = samples.get(f"annotated-{source}", [])  # of few pages none may be held out
+        held = {name for (own, name), one in documents.items() if own == source and is_held(one)}
+        assert {one.image.name for one in annotated} == held
+        for one in annotated:
+            assert one.image.read_bytes() == (data / source / one.image.name).read_bytes()
+            assert one.answers[0] in LABELS.values()
+    rewritten = [sample for folder, own in samples.items() if folder.startswith("rewritten") for sample in own]
+    assert len(rewritten) > 4
+    for sample in rewritten:
+        source = sample.image.parent.name.partition("-")[2]
         original = f"{sample.image.stem.rpartition('-')[0]}.png"
         assert is_held(documents[source, original])
         assert sample.answers[0] not in LABELS.values()

@@ -1,0 +1,140 @@
+"""How tokens must be chosen for a reader: allocators, and how finely print must be seen.
+
+    python -m studies.reader_settings DATA --out results [--settings S,S] [--limit N] [--model reader] [--at-once N]
+
+DATA holds folders of questions of train pages, such as `studies.held_out_pages` makes. A setting is the name of an
+allocator, and behind a colon how many times as finely as OCR the model is to see print (`finer` of its config, see
+vlm/finer.py), where that is not the model's own number; above 1, small images are enlarged. Tokens are chosen by the
+scout. All settings are compared with the first. N processes share the pages.
+"""
+
+import argparse
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+from itertools import product, repeat
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from studies.study import AT_ONCE, MODEL, evenly, option, provenance, study_main
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.ask import VLM, load_vlm
+from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
+from texturevlm.check import check_choice, check_count
+from texturevlm.evaluate.answering import likeliest
+from texturevlm.evaluate.answers import anls
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.progress import Progress
+from texturevlm.vlm.finer import read_finer
+
+SETTINGS = "auto,quadtree,cascade,pyramid,dag,frequency,crops,fixations"
+BUDGETS = (96, 273)
+MOST = 60  # tokens of an answer
+Found = dict[str, list[tuple[float, float]]]  # "SETTING BUDGET" → the score and the likelihood of each question
+ALL = "all sets"
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    check_count("reader_settings", "--at-once", options.at_once, 1)
+    settings = options.settings.split(",")
+    for name in settings:
+        check_choice("reader_settings", "--settings", name.partition(":")[0], ALLOCATORS)
+    folders = sorted(path.parent for path in options.data.glob("*/questions.jsonl"))
+    if not folders:
+        raise FileNotFoundError(f"DATA must hold folders with questions.jsonl, got {options.data}")
+    pages: dict[tuple[str, Path], list[Sample]] = {}
+    for folder in folders:
+        data = load_data(folder, split="train", answered=True, skip_broken=True)
+        for sample in evenly(data.samples, options.limit):
+            pages.setdefault((folder.name, sample.image), []).append(sample)
+    pages = dict(sorted(pages.items(), key=lambda page: -len(page[1])))  # no process is left with a long one at the end
+    threads = torch.get_num_threads() // options.at_once or 1
+    given = (list(pages.values()), repeat(options.model), repeat(settings), repeat(threads))
+    found: dict[str, dict[str, Any]] = {folder.name: {"pages": [], "found": {}} for folder in folders}
+    progress, context = Progress(len(pages), "pages"), get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(options.at_once, mp_context=context) as pool:
+        for ((name, path), samples), own in zip(pages.items(), pool.map(_answered, *given)):
+            found[name]["pages"] += [path.name] * len(samples)
+            for key, rows in own.items():
+                found[name]["found"].setdefault(key, []).extend(rows)
+            progress.step()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"model": options.model, "settings": settings, "sets": found, "device": device}
+
+
+@cache
+def _loaded(name: str, threads: int) -> VLM:
+    """The model of this process."""
+    torch.set_num_threads(threads)
+    return load_vlm(name, captured=False)  # graphs per budget do not pay
+
+
+def _answered(samples: Sequence[Sample], name: str, settings: Sequence[str], threads: int) -> Found:
+    """The questions about one page, by all settings."""
+    model, found = _loaded(name, threads), Found()
+    adapter, own = model.adapter, model.adapter.trained
+    truth = [likeliest(one.answers) for one in samples]
+    for setting in settings:
+        allocator, _, times = setting.partition(":")
+        adapter.trained = replace(own, finer=read_finer(float(times))) if times else own
+        session = model.prepare(samples[0].image)
+        image = session.images[0]
+        for budget in BUDGETS:
+            prompts = []
+            for one in samples:
+                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0}
+                (chosen,) = session.chosen(one.question, model.choosing(looks=1, **how))
+                prompts.append(chosen_prompt(adapter, one.question, [image.texture], [chosen.allocation]))
+            said = generated(adapter, prompts, max_new_tokens=MOST)
+            likely = [mean(own) for own in log_likelihoods(adapter, prompts, truth)]
+            scores = [anls(text, one.answers) for text, one in zip(said, samples)]
+            found[f"{setting} {budget}"] = list(zip(scores, likely))
+    adapter.trained = own
+    return found
+
+
+def report(record: dict[str, Any]) -> str:
+    settings, table = record["settings"], []
+    sets = {ALL: _together(list(record["sets"].values())), **record["sets"]}
+    for name, own in sets.items():
+        for setting in settings:
+            cells = [part for budget in BUDGETS for part in _cells(own, settings[0], setting, budget)]
+            table.append([name, len(own["pages"]), setting, *cells])
+    heads = [f"{what}, {budget} tokens" for budget in BUDGETS for what in ("ANLS", "log-likelihood")]
+    return markdown_page(
+        "# How tokens must be chosen for a reader",
+        f"{record['model']}, held-out train pages, tokens by the scout. ANLS, and the mean log-likelihood per token of "
+        "the true answer; behind them the difference to the first setting, paired, with 95% intervals by resampling "
+        "pages. A number behind a colon: print counts as so many times finer than OCR needs it. 96 and 273 tokens are "
+        "those of the bars; `all sets` is the mean over all questions.",
+        markdown_table(["set", "questions", "setting", *heads], table),
+        provenance(record, record["device"]),
+    )
+
+
+def _together(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several sets as one. Pages of one name in two sets are one page: rewritten ones have other names."""
+    found: dict[str, list[Any]] = {}
+    for part, key in product(parts, parts[0]["found"]):
+        found.setdefault(key, []).extend(part["found"][key])
+    return {"pages": [page for part in parts for page in part["pages"]], "found": found}
+
+
+def _cells(own: dict[str, Any], first: str, setting: str, budget: int) -> list[str]:
+    """Score and likelihood of a setting, with the difference to the first one."""
+    cells = []
+    for ours, base in zip(*(zip(*own["found"][f"{name} {budget}"]) for name in (setting, first))):
+        difference = format_interval(paired_difference(ours, base, groups=own["pages"]))
+        cells.append(f"{mean(ours):.3f}" + (f", {difference}" if setting != first else ""))
+    return cells
+
+
+CHOICES = option("--settings", default=SETTINGS, metavar="S,S", help=f"(default: {SETTINGS})")
+main = study_main(__name__, __doc__, measure, report, MODEL, CHOICES, AT_ONCE)
