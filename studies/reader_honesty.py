@@ -1,11 +1,12 @@
 """How often a reader makes up a number, with which confidence, where there is nothing to read.
 
-    python -m studies.reader_honesty DATA --out results [--limit N] [--model reader] [--split eval]
+    python -m studies.reader_honesty DATA --out results [--limit N] [--model reader] [--split eval] [--hand DIR]
 
 DATA holds coco/, sroie/ and funsd/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut
-into shuffled squares, or in another alphabet; upright pages are the control, where numbers are right. Upright pages are
-also asked for what they do not have: labels of forms. An answer counts as sure if the mean probability of its tokens
-(geometric) reaches a threshold. Every kind of picture is also asked nothing at all, and a question of 200 words.
+into shuffled squares, in another alphabet, or in fonts that imitate handwriting; upright pages are the control, where
+numbers are right. Upright pages are also asked for what they do not have: labels of forms. An answer counts as sure if
+the mean probability of its tokens (geometric) reaches a threshold. Every kind of picture is also asked nothing at all,
+and a question of 200 words.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from texturevlm.ask import VLM, Answer, load_vlm
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.progress import Progress
+from texturevlm.train.render import find_fonts
 
 QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
 LONG = "I would like to know something about this page, which I hold in my hand: " * 13 + "what is the total here?"
@@ -37,6 +39,11 @@ LONGEST = 60  # tokens of an answer
 FAMILIAR = (
     "to from date dates time total amount number no name names company address phone telephone tel fax city state zip "
     "code account order page item items quantity price cost tax store stores by signature signed for subject"
+)
+# Neither these words nor the others have a digit, so that every number of an answer is made up.
+LETTER = (
+    *("dear", "thank", "you", "for", "the", "parcel", "with", "our", "greetings", "from", "Margaret", "and", "Oliver"),
+    *("please", "send", "total", "of", "last", "month", "invoice", "number", "is", "missing", "date", "as", "agreed"),
 )
 FOREIGN = (
     *("Итого", "Дата", "Получатель", "Покупатель", "Сумма", "Счёт"),
@@ -68,12 +75,16 @@ def foreign(number: int) -> Image.Image:
     """A page of Russian and Greek words without digits."""
     import matplotlib
 
-    path = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return written(number, FOREIGN, Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), (14, 30))
+
+
+def written(number: int, words: Sequence[str], font: Path, sizes: tuple[int, int]) -> Image.Image:
+    """A page of lines of random words; sizes: of the font, from and below, in pixels."""
     page = Image.new("L", PAPER[::-1], 255)
     draw, y, rng = ImageDraw.Draw(page), 60, np.random.default_rng(number)
     while y < PAPER[0] - 60:
-        size = int(rng.integers(14, 30))
-        draw.text((60, y), " ".join(rng.choice(FOREIGN, 4)), 20, font=ImageFont.truetype(str(path), size))
+        size = int(rng.integers(*sizes))
+        draw.text((60, y), " ".join(rng.choice(words, 4)), 20, font=ImageFont.truetype(str(font), size))
         y += 2 * size
     return page
 
@@ -95,6 +106,12 @@ def pictures(options: argparse.Namespace) -> dict[str, list[Callable[[], Image.I
         found[kind] = [partial(_changed, kind, file) for file in pages]
     for kind, make in (("blank paper", blank), ("another alphabet", foreign)):
         found[kind] = [partial(make, number) for number in range(min(8, len(pages)))]
+    if options.hand is not None:
+        fonts = find_fonts(options.hand)
+        found["handwriting"] = [
+            partial(written, number, LETTER, fonts[number % len(fonts)], (30, 48))
+            for number in range(min(8, len(pages)))
+        ]
     return found
 
 
@@ -178,7 +195,7 @@ def report(record: dict[str, Any]) -> str:
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
         "questions per picture, or the one that a row names. Shares of the answers; a sure one says something and has "
         "at least this mean probability per token. Upright and turned pages are receipts, where the questions have an "
-        "answer; nothing else has one. What receipts do not have are labels of forms.",
+        "answer; nothing else has one. What receipts do not have are labels of forms. Handwriting is a font.",
         markdown_table(heads, table),
         provenance(record),
     )
@@ -192,4 +209,5 @@ main = study_main(
     MODEL,
     option("--budget", type=int, metavar="N", help="tokens (default: the model's)"),
     SPLIT,
+    option("--hand", type=Path, metavar="DIR", help="fonts that imitate handwriting (default: not asked)"),
 )

@@ -10,11 +10,8 @@ was to answer that it cannot read: that chance is compared with what OCR could n
 
 import argparse
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from itertools import pairwise, product, repeat
-from multiprocessing import get_context
-from pathlib import Path
+from itertools import pairwise, product
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -22,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from studies.asking import page_by_page
 from studies.study import AT_ONCE, MODEL, OCR, SPLIT, evenly, provenance, study_main
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.check import check_count
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import legibility_score
@@ -32,7 +29,6 @@ from texturevlm.evaluate.markdown import format_interval, markdown_page, markdow
 from texturevlm.evaluate.metrics import Delivered
 from texturevlm.evaluate.ocr import OcrEngine, open_engines
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 
 SETS = ("sroie", "funsd", "docvqa")
@@ -57,24 +53,14 @@ class Judged(NamedTuple):
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    check_count("reader_legibility", "--at-once", options.at_once, 1)
     engines = open_engines(options.ocr.split(","))
     by_set = {}
     for name in SETS:
         data = load_data(options.data / name, split=options.split, located=True, answered=True, skip_broken=True)
         by_set[name] = evenly(data.samples, options.limit)
-    pages: dict[tuple[str, Path], list[Sample]] = {}
-    for name, samples in by_set.items():
-        for sample in samples:
-            pages.setdefault((name, sample.image), []).append(sample)
     found: dict[str, list[Judged]] = {name: [] for name in SETS}
-    threads = torch.get_num_threads() // options.at_once or 1
-    given = (list(pages.values()), repeat(options.model), repeat(options.ocr), repeat(threads))
-    progress, context = Progress(len(pages), "pages"), get_context("spawn")  # threads do not survive a fork
-    with ProcessPoolExecutor(options.at_once, mp_context=context) as pool:
-        for (name, _), own in zip(pages, pool.map(_judged, *given)):
-            found[name] += own
-            progress.step()
+    for name, _, own in page_by_page(by_set, _judged, options.at_once, options.model, options.ocr):
+        found[name] += own
     rows = {name: [row._asdict() for row in own] for name, own in found.items()}
     named = {name: engine.name for name, engine in engines.items()}
     return {"model": options.model, "split": options.split, "engines": named, "sets": rows}
@@ -167,12 +153,14 @@ def _by_engine(rows: Sequence[Judged], engines: Sequence[str]) -> str:
         for legible in (True, False):
             some = [row for row in rows if (row.legibility[engine] >= LEGIBLE) == legible]
             cells.append(mean_by_page([row.answer for row in some], [row.page for row in some]))
-        table.append([engine, *cells, f"{_followed(rows, engine):.2f}"])
+        table.append([engine, *cells, _followed(rows, engine)])
     return markdown_table(["OCR engine", "answers where legible", "where not", "rank correlation"], table)
 
 
-def _followed(rows: Sequence[Judged], engine: str) -> float:
-    return rank_correlation([row.legibility[engine] for row in rows], [row.answer for row in rows])
+def _followed(rows: Sequence[Judged], engine: str, before: str = "") -> str:
+    """How answers follow an engine's legibility; nothing where either is the same for all."""
+    ranked = rank_correlation([row.legibility[engine] for row in rows], [row.answer for row in rows])
+    return "" if np.isnan(ranked) else f"{before}{ranked:.2f}"
 
 
 def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
@@ -188,7 +176,7 @@ def _by_chooser(rows: Sequence[Judged], engines: Sequence[str]) -> str:
     for budget, chooser in product(BUDGETS, CHOOSERS):
         own = [row for row in rows if (row.budget, row.chooser) == (budget, chooser)]
         if own:
-            cells = [f"{mean(row.legibility[one] for row in own):.3f}, {_followed(own, one):.2f}" for one in engines]
+            cells = [f"{mean(row.legibility[one] for row in own):.3f}{_followed(own, one, ', ')}" for one in engines]
             table.append([chooser, budget, len(own), *cells, f"{mean(row.answer for row in own):.3f}"])
     return markdown_table(["chooser", "tokens", "questions", *engines, "answers"], table)
 

@@ -10,17 +10,15 @@ scout. All settings are compared with the first. N processes share the pages.
 
 import argparse
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
-from itertools import product, repeat
-from multiprocessing import get_context
-from pathlib import Path
+from itertools import product
 from statistics import mean
 from typing import Any
 
 import torch
 
+from studies.asking import page_by_page
 from studies.study import AT_ONCE, MODEL, evenly, option, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
@@ -31,42 +29,47 @@ from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
-from texturevlm.progress import Progress
-from texturevlm.vlm.finer import read_finer
+from texturevlm.vlm.finer import FINEST, Finer, read_finer
 
 SETTINGS = "auto,quadtree,cascade,pyramid,dag,frequency,crops,fixations"
-BUDGETS = (96, 273)
+BUDGETS = "96,273"
 MOST = 60  # tokens of an answer
 Found = dict[str, list[tuple[float, float]]]  # "SETTING BUDGET" → the score and the likelihood of each question
 ALL = "all sets"
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    check_count("reader_settings", "--at-once", options.at_once, 1)
-    settings = options.settings.split(",")
+    settings, budgets = options.settings.split(","), list(map(int, options.budgets.split(",")))
     for name in settings:
-        check_choice("reader_settings", "--settings", name.partition(":")[0], ALLOCATORS)
+        setting_of(name)
+    for budget in budgets:
+        check_count("reader_settings", "--budgets", budget, 1)
     folders = sorted(path.parent for path in options.data.glob("*/questions.jsonl"))
     if not folders:
         raise FileNotFoundError(f"DATA must hold folders with questions.jsonl, got {options.data}")
-    pages: dict[tuple[str, Path], list[Sample]] = {}
-    for folder in folders:
-        data = load_data(folder, split="train", answered=True, skip_broken=True)
-        for sample in evenly(data.samples, options.limit):
-            pages.setdefault((folder.name, sample.image), []).append(sample)
-    pages = dict(sorted(pages.items(), key=lambda page: -len(page[1])))  # no process is left with a long one at the end
-    threads = torch.get_num_threads() // options.at_once or 1
-    given = (list(pages.values()), repeat(options.model), repeat(settings), repeat(threads))
-    found: dict[str, dict[str, Any]] = {folder.name: {"pages": [], "found": {}} for folder in folders}
-    progress, context = Progress(len(pages), "pages"), get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(options.at_once, mp_context=context) as pool:
-        for ((name, path), samples), own in zip(pages.items(), pool.map(_answered, *given)):
-            found[name]["pages"] += [path.name] * len(samples)
-            for key, rows in own.items():
-                found[name]["found"].setdefault(key, []).extend(rows)
-            progress.step()
+    by_set = {
+        folder.name: evenly(load_data(folder, split="train", answered=True, skip_broken=True).samples, options.limit)
+        for folder in folders
+    }
+    found: dict[str, dict[str, Any]] = {name: {"pages": [], "found": {}} for name in by_set}
+    given = (options.model, settings, budgets)
+    for name, samples, own in page_by_page(by_set, _answered, options.at_once, *given):
+        found[name]["pages"] += [sample.image.name for sample in samples]
+        for key, rows in own.items():
+            found[name]["found"].setdefault(key, []).extend(rows)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"model": options.model, "settings": settings, "sets": found, "device": device}
+    return {"model": options.model, "settings": settings, "budgets": budgets, "sets": found, "device": device}
+
+
+def setting_of(name: str) -> tuple[str, Finer | None]:
+    """The allocator of a setting, and how finely the model is to see print; None: as finely as its config says."""
+    allocator, _, times = name.partition(":")
+    check_choice("reader_settings", "--settings", allocator, ALLOCATORS)
+    try:
+        return allocator, read_finer(float(times)) if times else None
+    except ValueError:
+        wanted = f"a number from 1 to {FINEST} behind the colon"
+        raise ValueError(f"reader_settings: --settings must have {wanted}, got {name!r}") from None
 
 
 @cache
@@ -76,17 +79,19 @@ def _loaded(name: str, threads: int) -> VLM:
     return load_vlm(name, captured=False)  # graphs per budget do not pay
 
 
-def _answered(samples: Sequence[Sample], name: str, settings: Sequence[str], threads: int) -> Found:
+def _answered(
+    samples: Sequence[Sample], name: str, settings: Sequence[str], budgets: Sequence[int], threads: int
+) -> Found:
     """The questions about one page, by all settings."""
     model, found = _loaded(name, threads), Found()
     adapter, own = model.adapter, model.adapter.trained
     truth = [likeliest(one.answers) for one in samples]
     for setting in settings:
-        allocator, _, times = setting.partition(":")
-        adapter.trained = replace(own, finer=read_finer(float(times))) if times else own
+        allocator, finer = setting_of(setting)
+        adapter.trained = replace(own, finer=finer) if finer else own
         session = model.prepare(samples[0].image)
         image = session.images[0]
-        for budget in BUDGETS:
+        for budget in budgets:
             prompts = []
             for one in samples:
                 how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0}
@@ -101,19 +106,19 @@ def _answered(samples: Sequence[Sample], name: str, settings: Sequence[str], thr
 
 
 def report(record: dict[str, Any]) -> str:
-    settings, table = record["settings"], []
+    settings, budgets, table = record["settings"], record["budgets"], []
     sets = {ALL: _together(list(record["sets"].values())), **record["sets"]}
     for name, own in sets.items():
         for setting in settings:
-            cells = [part for budget in BUDGETS for part in _cells(own, settings[0], setting, budget)]
+            cells = [part for budget in budgets for part in _cells(own, settings[0], setting, budget)]
             table.append([name, len(own["pages"]), setting, *cells])
-    heads = [f"{what}, {budget} tokens" for budget in BUDGETS for what in ("ANLS", "log-likelihood")]
+    heads = [f"{what}, {budget} tokens" for budget in budgets for what in ("ANLS", "log-likelihood")]
     return markdown_page(
         "# How tokens must be chosen for a reader",
         f"{record['model']}, held-out train pages, tokens by the scout. ANLS, and the mean log-likelihood per token of "
         "the true answer; behind them the difference to the first setting, paired, with 95% intervals by resampling "
-        "pages. A number behind a colon: print counts as so many times finer than OCR needs it. 96 and 273 tokens are "
-        "those of the bars; `all sets` is the mean over all questions.",
+        "pages. A number behind a colon: print counts as so many times finer than OCR needs it. "
+        "`all sets` is the mean over all questions.",
         markdown_table(["set", "questions", "setting", *heads], table),
         provenance(record, record["device"]),
     )
@@ -136,5 +141,8 @@ def _cells(own: dict[str, Any], first: str, setting: str, budget: int) -> list[s
     return cells
 
 
-CHOICES = option("--settings", default=SETTINGS, metavar="S,S", help=f"(default: {SETTINGS})")
-main = study_main(__name__, __doc__, measure, report, MODEL, CHOICES, AT_ONCE)
+CHOICES = (
+    option("--settings", default=SETTINGS, metavar="S,S", help=f"(default: {SETTINGS})"),
+    option("--budgets", default=BUDGETS, metavar="N,N", help=f"visual tokens (default: {BUDGETS}, those of the bars)"),
+)
+main = study_main(__name__, __doc__, measure, report, MODEL, *CHOICES, AT_ONCE)

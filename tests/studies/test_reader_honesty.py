@@ -1,7 +1,10 @@
 """The study of made-up numbers, on two pictures and a small reader with random weights."""
 
 import json
+from pathlib import Path
+from shutil import copy
 
+import matplotlib
 import numpy as np
 from PIL import Image
 
@@ -22,7 +25,9 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     row = {"id": "0", "image": "0.png", "size": [40, 60], "question": "Where?", "answers": [], "boxes": []}
     write_rows(tmp_path / "coco", [{**row, "split": "eval"}])
     given = [str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader"), "--budget", "24"]
-    assert honesty.main([*given, "--split", "eval"]) == 0
+    (tmp_path / "hand").mkdir()
+    copy(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans-Oblique.ttf"), tmp_path / "hand")
+    assert honesty.main([*given, "--split", "eval", "--hand", str(tmp_path / "hand")]) == 0
     record = json.loads((tmp_path / "out" / "reader-honesty.json").read_text())
     asked = {kind: len(rows) for kind, rows in record["rows"].items()}
     assert {count for kind, count in asked.items() if "," not in kind} == {len(honesty.QUESTIONS)}
@@ -32,7 +37,7 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     ]
     labels = [row["question"] for row in record["rows"][honesty.ABSENT]]
     assert labels and not {*labels} & {*honesty.QUESTIONS, *honesty.OTHERS.values()}
-    assert len(record["rows"]) == 8 * (1 + len(honesty.OTHERS)) + 1 and "| blank paper | 4 |" in capsys.readouterr().out
+    assert len(record["rows"]) == 9 * (1 + len(honesty.OTHERS)) + 1 and "| blank paper | 4 |" in capsys.readouterr().out
     assert all(0 <= one["unreadable"] <= 1 for rows in record["rows"].values() for one in rows)
 
 

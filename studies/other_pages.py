@@ -1,0 +1,88 @@
+"""What a reader could score on another page by reading that page rightly: the baseline of the condition "page".
+
+    python -m studies.other_pages DATA results/reader-sroie-rows.jsonl … [--out DIR]
+
+DATA holds the folders of the data sets. `texturevlm eval` asks each question about another page too. Where that page
+has an answer to the same question, a perfect reader gives it, and two receipts may have one date: what this scores is
+no fault of a model. Where the page has no such question, it scores 0.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from studies.reader_legibility import mean_by_page
+from studies.study import report_from_files
+from texturevlm.evaluate.answer_rows import AnswerRows
+from texturevlm.evaluate.answering import other_pages
+from texturevlm.evaluate.answers import anls
+from texturevlm.evaluate.conditions import PAGE
+from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.provenance import origin
+from texturevlm.evaluate.statistics import paired_difference
+
+
+def true_answers(asked: Sequence[Sample], all_questions: Sequence[Sample]) -> list[float]:
+    """For each question the score of what the other page's own answer to it would be."""
+    known = {(one.image, one.question): one.answers for one in all_questions}
+    found = []
+    for sample, other in zip(asked, other_pages(asked)):
+        answers = known.get((asked[other].image, sample.question), ())
+        found.append(max((anls(text, sample.answers) for text in answers), default=0.0))
+    return found
+
+
+def row_of(answers: AnswerRows, samples: Sequence[Sample]) -> list[str | int]:
+    """The line of the table for one run."""
+    by_id = {sample.id: sample for sample in samples}
+    missing = [name for name, _ in answers.questions if name not in by_id]
+    if missing:
+        raise ValueError(f"other_pages: DATA must hold the questions of {answers.path.name}, {missing[0]} is missing")
+    conditions = [one for one in answers.rows if one.kind == PAGE]
+    if not conditions:
+        raise ValueError(f"other_pages: {answers.path.name} must hold answers about another page, got none")
+    perfect = true_answers([by_id[name] for name, _ in answers.questions], samples)
+    own = answers.rows[conditions[0]]
+    pages = [answers.questions[number][1] for number in own]
+    baseline, scores = [perfect[number] for number in own], [row.score for row in own.values()]
+    difference = paired_difference(scores, baseline, groups=pages)
+    name = str(answers.settings["data set"])
+    return [name, len(own), mean_by_page(scores, pages), f"{mean(baseline):.3f}", format_interval(difference)]
+
+
+def report(rows: Sequence[Sequence[str | int]], model: str, command: str) -> str:
+    return markdown_page(
+        "# Questions about another page",
+        f"Command: `{command}`; {origin('studies.other_pages')}.",
+        f"{model}, shown another page than the one that a question is about: its ANLS, what the true answers of the "
+        "page that it was shown would score, and the paired difference, 95% intervals by resampling pages.",
+        markdown_table(["set", "questions", "its answers", "true answers of that page", "difference"], rows),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    name = "studies.other_pages"
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data sets")
+    parser.add_argument("answers", type=Path, nargs="+", metavar="ROWS", help="rows of answers")
+
+    def made(options: argparse.Namespace) -> str:
+        runs = [AnswerRows.read(path) for path in options.answers]
+        rows = []
+        for answers in runs:
+            settings = answers.settings
+            data = load_data(
+                options.data / settings["data set"], split=settings["split"], answered=True, skip_broken=True
+            )
+            rows.append(row_of(answers, data.samples))
+        command = f"python -m {name} DATA {' '.join(f'results/{path.name}' for path in options.answers)} --out DIR"
+        return report(rows, str(runs[0].settings["model"]), command)
+
+    return report_from_files(parser, arguments, made, "reader-other-pages.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
