@@ -80,7 +80,8 @@ scout: .venv/ready
 		--ranker runs/ranker/step-00000900/weights.safetensors --out texturevlm/scout/scout.npz
 
 # Train the reader on from the weights that ship, and put the mean of both into the package: `make reader
-# DATA=../shared/data`, on a machine with a GPU, OCR and fonts. After a cut the same command goes on.
+# DATA=../shared/data`, on a machine with a GPU, OCR and fonts. After a cut the same command goes on. Another stage: remove
+# runs/reader and runs/reader-before first; other data: runs/reader-pages too.
 reader: .venv/ready runs/reader-pages/pages.json runs/reader-before/model.safetensors
 	$(BIN)/texturevlm train examples/train/reader.toml --out runs/reader --resume
 	$(BIN)/texturevlm ship-reader runs/reader --mean runs/reader-before --budget 512
@@ -89,8 +90,8 @@ runs/reader-pages/pages.json: | .venv/ready
 	$(BIN)/texturevlm pack-reader $(DATA) --words runs/words --out $(@D)
 
 runs/reader-before/model.safetensors:
-	mkdir -p runs
-	cp -r texturevlm/reader $(@D)
+	mkdir -p $(@D)
+	cp texturevlm/reader/* $(@D)
 
 clean:
 	rm -rf .venv .venv-oldest demo.png site

@@ -2,7 +2,8 @@
 
     python -m studies.answer_differences ROWS … [--out DIR]
 
-ROWS are answers.jsonl of `texturevlm eval … --model`, whose table compares with resize at the same budget alone.
+ROWS are answers.jsonl of `texturevlm eval … --model`, whose table compares with resize at the same budget alone, under
+the names that they have in results/.
 """
 
 import argparse
@@ -37,6 +38,10 @@ def report(named: dict[str, AnswerRows], command: str) -> str:
     for name, answers in named.items():
         for one, other in pairs(answers):
             both = [number for number in answers.rows[one] if number in answers.rows[other]]
+            if not both:
+                raise ValueError(
+                    f"answer_differences: {name} must have questions that both {one} and {other} were asked"
+                )
             scores = [[answers.rows[which][number].score for number in both] for which in (one, other)]
             difference = paired_difference(*scores, groups=[answers.questions[number][1] for number in both])
             means = [f"{sum(own) / len(own):.3f}" for own in scores]
@@ -57,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def made(options: argparse.Namespace) -> str:
         files = {path.name.removesuffix("-rows.jsonl"): path for path in options.answers}
+        if len(files) < len(options.answers):
+            raise ValueError("answer_differences: ROWS must have different file names, got one twice")
         command = f"python -m {name} {' '.join(f'results/{path.name}' for path in files.values())} --out DIR"
         return report({name: AnswerRows.read(path) for name, path in files.items()}, command)
 

@@ -1,23 +1,16 @@
-"""What studies share that put questions to a model: of SROIE and FUNSD one by one, or of any sets page by page."""
+"""What studies share that ask a model questions of SROIE and FUNSD, one by one."""
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
-from multiprocessing import get_context
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from studies.study import MODEL, SPLIT, evenly, option
-from texturevlm.check import check_count
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.journal import append, read_journal
 from texturevlm.progress import Progress
 
 SETS = ("sroie", "funsd")
-Found = TypeVar("Found")
 ASKING = (
     MODEL,
     SPLIT,
@@ -53,24 +46,3 @@ def asked_once(
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options of ASKING, for a record."""
     return {name: getattr(options, name) for name in ("model", "budget", "split", "relevance")}
-
-
-def page_by_page(
-    by_set: Mapping[str, Sequence[Sample]], asked: Callable[..., Found], at_once: int, *given: Any
-) -> Iterator[tuple[str, Sequence[Sample], Found]]:
-    """The set, the questions about a page, and what `asked` found, page by page in `at_once` processes.
-
-    asked: a function of a module. It gets the questions about one page, `given`, and the threads it may use
-    """
-    check_count("studies", "--at-once", at_once, 1)
-    pages: dict[tuple[str, Path], list[Sample]] = {}
-    for name, samples in by_set.items():
-        for sample in samples:
-            pages.setdefault((name, sample.image), []).append(sample)
-    pages = dict(sorted(pages.items(), key=lambda page: -len(page[1])))  # no process is left with a long one at the end
-    progress, context = Progress(len(pages), "pages"), get_context("spawn")  # neither threads nor CUDA survive a fork
-    constant = map(repeat, (*given, torch.get_num_threads() // at_once or 1))
-    with ProcessPoolExecutor(at_once, mp_context=context) as pool:
-        for ((name, _), samples), found in zip(pages.items(), pool.map(asked, pages.values(), *constant)):
-            yield name, samples, found
-            progress.step()

@@ -19,24 +19,31 @@ import numpy as np
 from PIL import Image
 
 from studies.study import option, study_main
+from texturevlm.check import check_count
 from texturevlm.progress import Progress
 from texturevlm.train.reader.packing import RealPage, is_held, read_page, train_pages
 from texturevlm.train.reader.pages import ReaderPage
 from texturevlm.train.reader.rewritten import AnswerWriter
 from texturevlm.train.render import find_fonts
 
+KINDS = ("annotated", "rewritten")
+
 
 def write(options: argparse.Namespace) -> None:
+    check_count("held_out_pages", "--copies", options.copies, 1)
+    fonts = find_fonts(options.fonts)
     by_set: dict[str, list[RealPage]] = {}
     for page in train_pages(options.data):
         if is_held(page.document):
             by_set.setdefault(page.source, []).append(page)
     chosen = [page for own in by_set.values() for page in own[: options.limit]]
+    if not chosen:
+        raise ValueError(f"held_out_pages: DATA must have held-out train pages, got none in {options.data}")
     read = {page.path: read_page(page, options.words) for page in chosen}
-    writer = AnswerWriter(find_fonts(options.fonts), [word for page in read.values() for word, _ in page.words])
+    writer = AnswerWriter(fonts, [word for page in read.values() for word, _ in page.words])
     progress, folders = Progress(len(chosen), "pages"), dict[Path, list[dict[str, Any]]]()
     for number, page in enumerate(chosen):
-        annotated, rewritten = (options.out / f"{kind}-{page.source}" for kind in ("annotated", "rewritten"))
+        annotated, rewritten = (options.out / f"{kind}-{page.source}" for kind in KINDS)
         folders.setdefault(annotated, []).extend(as_annotated(page, annotated))
         for copy in range(options.copies):
             after = writer.rewrite(read[page.path], np.random.default_rng([23, number, copy]), 1.0)
@@ -69,6 +76,15 @@ def as_rewritten(
             row |= {"question": new.text, "answers": [new.answer], "boxes": boxes, "split": "train"}
             rows.append({**row, "document": page.document})
     return rows
+
+
+def origin_page(folder: str, image: str) -> str:
+    """The page that a file of such a folder shows: annotated, and rewritten in several copies, it is one page."""
+    kind, _, source = folder.partition("-")
+    if kind not in KINDS:
+        return f"{folder}/{image}"
+    stem = Path(image).stem
+    return f"{source}/{stem if kind == KINDS[0] else stem.rpartition('-')[0]}"
 
 
 main = study_main(

@@ -3,8 +3,8 @@
     python -m studies.other_pages DATA results/reader-sroie-rows.jsonl … [--out DIR]
 
 DATA holds the folders of the data sets. `texturevlm eval` asks each question about another page too. Where that page
-has an answer to the same question, a perfect reader gives it, and two receipts may have one date: what this scores is
-no fault of a model. Where the page has no such question, it scores 0.
+has an answer to the same question, whatever its case and marks, a perfect reader gives it, and two receipts may have one
+date: what this scores is no fault of a model. Where the page has no such question, it scores 0.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from studies.reader_legibility import mean_by_page
+from studies.mean_by_page import mean_by_page
 from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.answering import other_pages
@@ -25,14 +25,20 @@ from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.statistics import paired_difference
 
 
-def true_answers(asked: Sequence[Sample], all_questions: Sequence[Sample]) -> list[float]:
-    """For each question the score of what the other page's own answer to it would be."""
-    known = {(one.image, one.question): one.answers for one in all_questions}
-    found = []
+def true_answers(asked: Sequence[Sample], all_questions: Sequence[Sample]) -> list[float | None]:
+    """For each question the best score of the other page's own answers to it; None if it has no such question."""
+    known: dict[tuple[Path, str], list[str]] = {}
+    for one in all_questions:
+        known.setdefault((one.image, _plain(one.question)), []).extend(one.answers)
+    found: list[float | None] = []
     for sample, other in zip(asked, other_pages(asked)):
-        answers = known.get((asked[other].image, sample.question), ())
-        found.append(max((anls(text, sample.answers) for text in answers), default=0.0))
+        answers = known.get((asked[other].image, _plain(sample.question)), ())
+        found.append(max((anls(text, sample.answers) for text in answers), default=None))
     return found
+
+
+def _plain(question: str) -> str:
+    return " ".join("".join(sign if sign.isalnum() else " " for sign in question.lower()).split())
 
 
 def row_of(answers: AnswerRows, samples: Sequence[Sample]) -> list[str | int]:
@@ -47,10 +53,11 @@ def row_of(answers: AnswerRows, samples: Sequence[Sample]) -> list[str | int]:
     perfect = true_answers([by_id[name] for name, _ in answers.questions], samples)
     own = answers.rows[conditions[0]]
     pages = [answers.questions[number][1] for number in own]
-    baseline, scores = [perfect[number] for number in own], [row.score for row in own.values()]
+    same = sum(perfect[number] is not None for number in own)
+    baseline, scores = [perfect[number] or 0.0 for number in own], [row.score for row in own.values()]
     difference = paired_difference(scores, baseline, groups=pages)
-    name = str(answers.settings["data set"])
-    return [name, len(own), mean_by_page(scores, pages), f"{mean(baseline):.3f}", format_interval(difference)]
+    cells = [mean_by_page(scores, pages), f"{mean(baseline):.3f}", format_interval(difference)]
+    return [str(answers.settings["data set"]), len(own), same, *cells]
 
 
 def report(rows: Sequence[Sequence[str | int]], model: str, command: str) -> str:
@@ -59,7 +66,9 @@ def report(rows: Sequence[Sequence[str | int]], model: str, command: str) -> str
         f"Command: `{command}`; {origin('studies.other_pages')}.",
         f"{model}, shown another page than the one that a question is about: its ANLS, what the true answers of the "
         "page that it was shown would score, and the paired difference, 95% intervals by resampling pages.",
-        markdown_table(["set", "questions", "its answers", "true answers of that page", "difference"], rows),
+        markdown_table(
+            ["set", "questions", "that page has too", "its answers", "true answers of that page", "difference"], rows
+        ),
     )
 
 
@@ -71,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def made(options: argparse.Namespace) -> str:
         runs = [AnswerRows.read(path) for path in options.answers]
+        models = sorted({f"{run.settings['model']}, weights {run.settings['weights']}" for run in runs})
+        if len(models) > 1:
+            raise ValueError(f"other_pages: ROWS must be of one model, got {'; '.join(models)}")
         rows = []
         for answers in runs:
             settings = answers.settings
@@ -79,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             rows.append(row_of(answers, data.samples))
         command = f"python -m {name} DATA {' '.join(f'results/{path.name}' for path in options.answers)} --out DIR"
-        return report(rows, str(runs[0].settings["model"]), command)
+        return report(rows, models[0], command)
 
     return report_from_files(parser, arguments, made, "reader-other-pages.md")
 

@@ -4,8 +4,8 @@
 
 DATA holds coco/, sroie/ and funsd/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut
 into shuffled squares, in another alphabet, or in fonts that imitate handwriting; upright pages are the control, where
-numbers are right. Upright pages are also asked for what they do not have: labels of forms. An answer counts as sure if
-the mean probability of its tokens (geometric) reaches a threshold. Every kind of picture is also asked nothing at all,
+numbers are right. Upright pages are also asked for what they do not have: labels of forms of which OCR reads no word
+there (extra `ocr`). An answer counts as sure if the mean probability of its tokens (geometric) reaches a threshold. Every kind of picture is also asked nothing at all,
 and a question of 200 words.
 """
 
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from studies.study import MODEL, SPLIT, evenly, option, provenance, study_main
@@ -25,6 +24,7 @@ from texturevlm.ask import VLM, Answer, load_vlm
 from texturevlm.evaluate.data import load_data
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.progress import Progress
+from texturevlm.relevance.ocr import read_page
 from texturevlm.train.render import find_fonts
 
 QUESTIONS = ("What is the total?", "What is the date?", "What is the invoice number?", "To whom is it addressed?")
@@ -35,10 +35,10 @@ SURE = (0.5, 0.8, 0.9)  # mean probabilities of a token
 SQUARE = 24  # pixels of a scrambled page: smaller than words
 PAPER = (1100, 850)
 LONGEST = 60  # tokens of an answer
-# Words of labels that a receipt may have.
+# Words of labels that a receipt answers without printing them.
 FAMILIAR = (
-    "to from date dates time total amount number no name names company address phone telephone tel fax city state zip "
-    "code account order page item items quantity price cost tax store stores by signature signed for subject"
+    "from date dates time total amount number name names company address phone telephone tel fax city state zip code "
+    "account order page item items quantity price cost tax store stores signature signed for subject"
 )
 # Neither these words nor the others have a digit, so that every number of an answer is made up.
 LETTER = (
@@ -120,16 +120,23 @@ def _files(options: argparse.Namespace, folder: str) -> list[Path]:
     return evenly(sorted({sample.image for sample in samples}), options.limit)
 
 
-def absent_questions(options: argparse.Namespace, count: int) -> list[list[str]]:
-    """For each page as many labels of forms as there are QUESTIONS, none of which a receipt has."""
+def absent_questions(options: argparse.Namespace) -> list[list[str]]:
+    """For each upright page as many labels of forms as there are QUESTIONS, none of which that page has."""
     samples = load_data(options.data / "funsd", split=options.split).samples
-    labels = sorted({sample.question for sample in samples if not {*FAMILIAR.split()} & {*_words(sample.question)}})
-    drawn = evenly(labels, count * len(QUESTIONS))
-    return [drawn[page::count] for page in range(count)]
+    labels = sorted({sample.question for sample in samples if _words(sample.question)})
+    found = []
+    for number, file in enumerate(_files(options, "sroie")):
+        printed = {*FAMILIAR.split(), *_words(" ".join(word.text for word in read_page(file).words))}
+        absent = [label for label in labels if not printed & {*_words(label)}]
+        drawn = np.random.default_rng(number).permutation(len(absent))[: len(QUESTIONS)]
+        found.append([absent[index] for index in drawn])
+    return found
 
 
 def _words(text: str) -> list[str]:
-    return "".join(sign if sign.isalpha() else " " for sign in text.lower()).split()
+    """Those of three letters and more."""
+    parts = "".join(sign if sign.isalpha() else " " for sign in text.lower()).split()
+    return [part for part in parts if len(part) > 2]
 
 
 def _opened(file: Path) -> Image.Image:
@@ -154,21 +161,18 @@ def judged(answer: Answer, unreadable: str) -> dict[str, Any]:
 
 def asked(model: VLM, picture: Image.Image, questions: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each question about a picture, judged."""
-    said = model.adapter.trained.unreadable or ""
-    ids = model.adapter.tokenizer(said, add_special_tokens=False)["input_ids"]
-    unreadable = model.adapter.decode(torch.tensor([ids]))[0] if ids else ""
+    unreadable = model.adapter.unreadable_text or ""
     answers = model.ask(picture, list(questions), return_details=True, max_new_tokens=LONGEST)
     for question, answer in zip(questions, answers):
         yield {"question": question, **judged(answer, unreadable)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    made = pictures(options)
+    made, absent = pictures(options), absent_questions(options)
     chosen = {"budget": options.budget} if options.budget else {}
     model = load_vlm(options.model, relevance="scout", **chosen)
     progress = Progress(sum(map(len, made.values())), "pictures")
     rows: dict[str, list[dict[str, Any]]] = {}
-    absent = absent_questions(options, len(made[UPRIGHT]))
     for kind, opened in made.items():
         for number, open_one in enumerate(opened):
             questions = [(kind, one) for one in QUESTIONS]
@@ -195,7 +199,7 @@ def report(record: dict[str, Any]) -> str:
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
         "questions per picture, or the one that a row names. Shares of the answers; a sure one says something and has "
         "at least this mean probability per token. Upright and turned pages are receipts, where the questions have an "
-        "answer; nothing else has one. What receipts do not have are labels of forms. Handwriting is a font.",
+        "answer; nothing else has one. What receipts do not have are labels of forms of which OCR reads no word there. Handwriting is a font.",
         markdown_table(heads, table),
         provenance(record),
     )

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from studies.asking import page_by_page
+from studies.mean_by_page import mean_by_page
+from studies.page_by_page import page_by_page
 from studies.study import AT_ONCE, MODEL, OCR, SPLIT, evenly, provenance, study_main
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import legibility_score
-from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.metrics import Delivered
 from texturevlm.evaluate.ocr import OcrEngine, open_engines
-from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.rebuilding import median_grey
 
 SETS = ("sroie", "funsd", "docvqa")
@@ -59,8 +59,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         data = load_data(options.data / name, split=options.split, located=True, answered=True, skip_broken=True)
         by_set[name] = evenly(data.samples, options.limit)
     found: dict[str, list[Judged]] = {name: [] for name in SETS}
-    for name, _, own in page_by_page(by_set, _judged, options.at_once, options.model, options.ocr):
-        found[name] += own
+    given = (options.model, options.ocr)
+    for name, _, own in page_by_page("reader_legibility", options, by_set, _judged, *given):
+        found[name] += [Judged(*row) for row in own]
     rows = {name: [row._asdict() for row in own] for name, own in found.items()}
     named = {name: engine.name for name, engine in engines.items()}
     return {"model": options.model, "split": options.split, "engines": named, "sets": rows}
@@ -132,7 +133,7 @@ def report(record: dict[str, Any]) -> str:
         "# Answers and legibility, question by question",
         provenance(record, *record["engines"].values()),
         f"{record['model']}, {record['split']} split. OCR reads the lines of the answer from the tokens that the model "
-        f"was given. An answer is legible to an engine if what it reads has an ANLS of at least {LEGIBLE}. 95% "
+        f"was given; pages are not turned. An answer is legible to an engine if what it reads has an ANLS of at least {LEGIBLE}. 95% "
         "intervals by resampling pages.",
         *parts,
         "## What the model calls unreadable",
@@ -161,14 +162,6 @@ def _followed(rows: Sequence[Judged], engine: str, before: str = "") -> str:
     """How answers follow an engine's legibility; nothing where either is the same for all."""
     ranked = rank_correlation([row.legibility[engine] for row in rows], [row.answer for row in rows])
     return "" if np.isnan(ranked) else f"{before}{ranked:.2f}"
-
-
-def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
-    """The mean, its interval by resampling pages, and how many scores there are; a dash if there are none."""
-    if not scores:
-        return "–"
-    found = paired_difference(scores, [0.0] * len(scores), groups=pages)
-    return f"{format_interval(found, '.3f')}, n = {len(scores)}"
 
 
 def _by_chooser(rows: Sequence[Judged], engines: Sequence[str]) -> str:

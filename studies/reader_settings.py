@@ -5,7 +5,7 @@
 DATA holds folders of questions of train pages, such as `studies.held_out_pages` makes. A setting is the name of an
 allocator, and behind a colon how many times as finely as OCR the model is to see print (`finer` of its config, see
 vlm/finer.py), where that is not the model's own number; above 1, small images are enlarged. Tokens are chosen by the
-scout. All settings are compared with the first. N processes share the pages.
+scout, from pages as they are (not turned). All settings are compared with the first. N processes share the pages.
 """
 
 import argparse
@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
-from studies.asking import page_by_page
+from studies.held_out_pages import origin_page
+from studies.page_by_page import page_by_page
 from studies.study import AT_ONCE, MODEL, evenly, option, provenance, study_main
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_choice
 from texturevlm.evaluate.answering import likeliest
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
@@ -39,11 +40,9 @@ ALL = "all sets"
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    settings, budgets = options.settings.split(","), list(map(int, options.budgets.split(",")))
+    settings, budgets = options.settings.split(","), _budgets(options.budgets)
     for name in settings:
         setting_of(name)
-    for budget in budgets:
-        check_count("reader_settings", "--budgets", budget, 1)
     folders = sorted(path.parent for path in options.data.glob("*/questions.jsonl"))
     if not folders:
         raise FileNotFoundError(f"DATA must hold folders with questions.jsonl, got {options.data}")
@@ -53,20 +52,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     found: dict[str, dict[str, Any]] = {name: {"pages": [], "found": {}} for name in by_set}
     given = (options.model, settings, budgets)
-    for name, samples, own in page_by_page(by_set, _answered, options.at_once, *given):
-        found[name]["pages"] += [sample.image.name for sample in samples]
+    for name, samples, own in page_by_page("reader_settings", options, by_set, _answered, *given):
+        found[name]["pages"] += [origin_page(name, sample.image.name) for sample in samples]
         for key, rows in own.items():
             found[name]["found"].setdefault(key, []).extend(rows)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"model": options.model, "settings": settings, "budgets": budgets, "sets": found, "device": device}
 
 
+def _budgets(text: str) -> list[int]:
+    if not all(one.isdecimal() and int(one) > 0 for one in text.split(",")):
+        raise ValueError(f"reader_settings: --budgets must be numbers of tokens with commas, got {text!r}")
+    return [int(one) for one in text.split(",")]
+
+
 def setting_of(name: str) -> tuple[str, Finer | None]:
     """The allocator of a setting, and how finely the model is to see print; None: as finely as its config says."""
-    allocator, _, times = name.partition(":")
+    allocator, colon, times = name.partition(":")
     check_choice("reader_settings", "--settings", allocator, ALLOCATORS)
     try:
-        return allocator, read_finer(float(times)) if times else None
+        return allocator, read_finer(float(times)) if colon else None
     except ValueError:
         wanted = f"a number from 1 to {FINEST} behind the colon"
         raise ValueError(f"reader_settings: --settings must have {wanted}, got {name!r}") from None
@@ -117,15 +122,15 @@ def report(record: dict[str, Any]) -> str:
         "# How tokens must be chosen for a reader",
         f"{record['model']}, held-out train pages, tokens by the scout. ANLS, and the mean log-likelihood per token of "
         "the true answer; behind them the difference to the first setting, paired, with 95% intervals by resampling "
-        "pages. A number behind a colon: print counts as so many times finer than OCR needs it. "
-        "`all sets` is the mean over all questions.",
+        "pages; a page, annotated and with new answers, is one. A number behind a colon: print counts as so many times "
+        "finer than OCR needs it. `all sets` is the mean over all questions. Pages are not turned.",
         markdown_table(["set", "questions", "setting", *heads], table),
         provenance(record, record["device"]),
     )
 
 
 def _together(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Several sets as one. Pages of one name in two sets are one page: rewritten ones have other names."""
+    """Several sets as one."""
     found: dict[str, list[Any]] = {}
     for part, key in product(parts, parts[0]["found"]):
         found.setdefault(key, []).extend(part["found"][key])

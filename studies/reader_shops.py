@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.reader_legibility import mean_by_page
+from studies.mean_by_page import mean_by_page
 from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.conditions import CHOSEN, Condition

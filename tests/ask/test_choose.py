@@ -45,9 +45,10 @@ def test_a_small_image_is_enlarged_for_a_model_that_needs_finer_print():
 
 def test_print_counts_as_finer_for_such_a_model():
     large, finer = prepared(1200, 1100), prepared(1200, 1100, finer=FINER)
-    for budget, times in ((20, 2.0), (64, 2.0), (128, 3**0.5), (512, 1.5)):
+    for budget, times in ((20, 2.0), (64, 2.0), (128, FINER.at(128)), (512, 1.5)):
         plain, found = (one.relevance("", budget=budget, relevance="none").legible_scale for one in (large, finer))
-        torch.testing.assert_close(found, plain / times, atol=0, rtol=1e-3)
+        torch.testing.assert_close(found, plain / times)
+    assert FINER.at(128) == pytest.approx(3**0.5, abs=1e-3)  # between 2 and 1.5, as budgets multiply
 
 
 @pytest.mark.parametrize("turn", [0.0, 90.0])

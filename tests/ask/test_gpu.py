@@ -272,9 +272,8 @@ def test_compiled_in_the_thread_of_a_stream():
 def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_same(
     adapter, relevance, finer, monkeypatch
 ):
-    monkeypatch.setattr(
-        adapter, "trained", replace(adapter.trained, finer=Finer(((1, finer),)))
-    )  # the image is enlarged
+    by_budget = Finer(((1, 1.0), (BUDGET, finer)))  # above 1 the image is enlarged
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, finer=by_budget))
     plain, replayed = (models.asked(adapter, budget=BUDGET, relevance=relevance, captured=one) for one in (False, True))
     for turn in range(4):
         image, question = models.noise(320, 480, seed=turn), (QUESTION, "where is the date ?")[turn // 2]

@@ -1,5 +1,7 @@
 """relevance="model": the model's attention to a coarse view decides where all tokens go."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -11,6 +13,7 @@ from tests.vlm import small
 from texturevlm.ask import VLM
 from texturevlm.ask.attended import COARSE_VIEW
 from texturevlm.ask.processor import TextureProcessor
+from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.prompts import Picture
 
 
@@ -34,6 +37,29 @@ def test_all_tokens_follow_the_attention(monkeypatch, side):
     mass = chosen.relevance.mass[0]
     left = float(mass[:, : mass.shape[1] // 2].sum())
     assert (left > 0.8) if side == "left" else (left < 0.2)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_print_is_shown_as_finely_as_the_tokens_that_are_spent_need(monkeypatch, looks):
+    """By attention: all tokens behind a coarse view, or those that are left after an overview."""
+    asked = VLM(*models.built("qwen3_vl"), budget=40, relevance="model" if looks == 1 else "auto")
+    finer = Finer(((10, 3.0), (160, 1.5)))
+    monkeypatch.setattr(asked.adapter, "trained", replace(asked.adapter.trained, finer=finer))
+    session = asked.prepare(models.noise(512, 512))
+    seen = []
+
+    def even(adapter, question, textures, allocations):
+        seen.append(int(allocations[0].valid.sum()))
+        found = allocations[0].valid[0].float()
+        return [found / found.sum()]
+
+    monkeypatch.setattr("texturevlm.ask.attended.question_attention", even)
+    scales = []
+    for budget in (40, 160):
+        (chosen,) = session.choose(QUESTION, looks=looks, budget=budget)
+        spent = budget if looks == 1 else budget - seen[-1]
+        scales.append(chosen.relevance.legible_scale * finer.at(spent))
+    torch.testing.assert_close(*scales)
 
 
 def test_the_real_attention_of_a_small_model_is_read_for_every_question():

@@ -37,6 +37,7 @@ from texturevlm.train.reader.alphabet import END, make_tokenizer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.finer import Finer
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 
@@ -267,6 +268,18 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
     found = prompted.log_likelihoods(adapter, prompts, ["1", "19", "1alpha"], **options)
     assert [one[0] for one in found] == pytest.approx([found[0][0]] * 3, abs=1e-4)
     assert found[0][0] != pytest.approx(prompted.log_likelihoods(adapter, prompts[:1], ["1"])[0][0], abs=1e-4)
+
+
+@pytest.mark.parametrize("relevance", ["none", "scout", "model"])
+def test_each_budget_shows_print_as_finely_as_it_needs(samples, tmp_path, monkeypatch, relevance):
+    """Relevance is scored once, for all budgets."""
+    ask = asking(tmp_path, samples)
+    finer = Finer(((16, 3.0), (256, 1.5)))
+    monkeypatch.setattr(ask.adapter, "trained", replace(ask.adapter.trained, finer=finer))
+    page = AskedPage(samples[0].image, ask.adapter, ask.words)
+    scales = [page.relevance("Where?", relevance, budget).legible_scale * finer.at(budget) for budget in (16, 64, 256)]
+    torch.testing.assert_close(scales[0], scales[1])
+    torch.testing.assert_close(scales[0], scales[2])
 
 
 def test_reduced_conditions_choose_more_and_keep_the_budget(tmp_path, samples):

@@ -1,5 +1,7 @@
 """Answers of two choosers are compared on the questions that both were asked."""
 
+from pathlib import Path
+
 from studies import answer_differences
 from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm.evaluate.conditions import CHOSEN, ORACLE, Condition
@@ -19,3 +21,16 @@ def test_choosers_are_compared_with_the_scout_and_few_tokens_with_a_resize(tmp_p
     assert f"| forms | {oracle} | {scout} | 1 | 1.000 | 0.500 | +0.500 (+0.500 to +0.500) |" in lines
     assert f"| forms | {scout} | {resize} | 2 | 0.500 | 0.125 | +0.375 (+0.250 to +0.500) |" in lines
     assert answer_differences.main([str(tmp_path / "gone.jsonl")]) == 2 and "gone.jsonl" in capsys.readouterr().err
+
+
+def test_one_name_twice_and_pairs_without_a_question_are_refused(tmp_path, capsys):
+    scout, oracle = Condition(CHOSEN, "auto", "scout", 64), Condition(ORACLE, "auto", "", 64)
+    names = [str(tmp_path / folder / "answers.jsonl") for folder in "ab"]
+    for name in names:
+        Path(name).parent.mkdir()
+        answers = AnswerRows.open(Path(name), {"model": "m"}, [("1", "1.jpg"), ("2", "2.jpg")])
+        answers.add(scout, rows(0.5))
+        answers.add(oracle, rows(None, 0.5))
+    assert answer_differences.main(names) == 2 and "different file names" in capsys.readouterr().err
+    assert answer_differences.main(names[:1]) == 2
+    assert f"answers.jsonl must have questions that both {oracle} and {scout} were asked" in capsys.readouterr().err

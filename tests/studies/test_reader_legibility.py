@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from PIL import Image, ImageDraw
 
-from studies import asking, reader_legibility
+from studies import page_by_page, reader_legibility
 from studies.reader_legibility import Judged, judged, rank_correlation
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
@@ -45,7 +45,9 @@ def test_what_ocr_reads_is_what_the_model_was_given(tmp_path):
 
 
 def test_a_small_page_is_measured_through_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(asking, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees what follows
+    monkeypatch.setattr(
+        page_by_page, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1)
+    )  # sees what follows
     monkeypatch.setattr(reader_legibility, "open_engines", lambda names: {"ink": Ink()})
     monkeypatch.setattr(reader_legibility, "BUDGETS", (24,))
     monkeypatch.setattr(reader_legibility, "MOST", 2)

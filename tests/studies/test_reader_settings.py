@@ -5,15 +5,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from studies import asking, reader_settings
+from studies import page_by_page, reader_settings
+from studies.held_out_pages import origin_page
+from studies.reader_settings import _together
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
+from texturevlm.ask import VLM
 from texturevlm.train.reader.network import save_folder
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reader_settings, "MOST", 3)
-    monkeypatch.setattr(asking, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees MOST
+    monkeypatch.setattr(page_by_page, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees MOST
+    chosen, choosing = [], VLM.choosing
+    monkeypatch.setattr(VLM, "choosing", lambda self, **how: chosen.append(how) or choosing(self, **how))
     save_folder(small_network(), tmp_path / "reader")
     for name in ("forms", "letters"):
         write_folder(tmp_path / "data" / name, pages=2, split="train")
@@ -25,6 +30,13 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     assert all(len(rows) == 4 for rows in found.values()) and found["auto 12"] != found["auto:1 12"]
     said = capsys.readouterr().out
     assert "| all sets | 8 | auto | " in said and "| letters | 4 | cascade | " in said
+    assert not (tmp_path / "out" / "reader-settings.jsonl").exists()
+    reader_settings._loaded.cache_clear()
+    given[2] = str(tmp_path / "alone")
+    assert reader_settings.main([*given, "--settings", "auto", "--budgets", "12,24"]) == 0
+    alone = json.loads((tmp_path / "alone" / "reader-settings.json").read_text())["sets"]["forms"]["found"]
+    assert {name: found[name] for name in alone} == alone  # no setting leaks into the next page
+    assert {how["relevance"] for how in chosen} == {"scout"}
 
 
 @pytest.mark.parametrize(
@@ -33,9 +45,19 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
         ("--settings", "auto,quadtre", "--settings must be one of"),
         ("--settings", "auto:99", "behind the colon, got 'auto:99'"),
         ("--settings", "auto:fine", "behind the colon, got 'auto:fine'"),
-        ("--budgets", "0", "--budgets must be at least 1"),
+        ("--settings", "auto:", "behind the colon, got 'auto:'"),
+        ("--budgets", "96,0", "--budgets must be numbers of tokens with commas, got '96,0'"),
+        ("--budgets", "96,x", "--budgets must be numbers of tokens with commas, got '96,x'"),
     ],
 )
 def test_a_wrong_setting_is_refused_before_work(tmp_path, capsys, name, wrong, said):
     assert reader_settings.main([str(tmp_path), "--out", str(tmp_path / "out"), name, wrong]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_scores_stay_beside_their_pages():
+    """A page that stands in two sets is one page: copies of it are not independent."""
+    parts = [{"pages": ["s/1", "s/2"], "found": {"auto 96": [1, 2]}}, {"pages": ["s/1"], "found": {"auto 96": [3]}}]
+    assert _together(parts) == {"pages": ["s/1", "s/2", "s/1"], "found": {"auto 96": [1, 2, 3]}}
+    assert origin_page("annotated-sroie", "015.jpg") == origin_page("rewritten-sroie", "015-1.png") == "sroie/015"
+    assert origin_page("annotated-funsd", "a-1.png") == "funsd/a-1" and origin_page("mine", "a-1.png") == "mine/a-1.png"

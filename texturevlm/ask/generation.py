@@ -116,10 +116,9 @@ class Generator:
 
     def _doubts(self, found: Any, prompts: int) -> list[float | None]:
         """How likely an answer to each prompt was to begin as the one for what cannot be read, if there is one."""
-        said = self.adapter.trained.unreadable
-        if said is None:
+        first = self.adapter.unreadable_id
+        if first is None:
             return [None] * prompts
-        first = self.adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
         logits = found.logits[0][:: len(found.logits[0]) // prompts]  # the beams of a prompt begin alike
         chances: list[float | None] = logits.float().softmax(-1)[:, first].tolist()
         return chances

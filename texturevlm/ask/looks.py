@@ -226,8 +226,7 @@ def _answered(
     watch.stage("decode" if looks == 1 else "decode again")
     ends = end_ids(adapter.model, option_of(options, "eos_token_id"))
     doubt = None
-    if (said := adapter.trained.unreadable) is not None:
-        first = adapter.tokenizer(said, add_special_tokens=False)["input_ids"][0]
+    if (first := adapter.unreadable_id) is not None:
         doubt = float(found.logits[0][0].float().softmax(-1)[first])
     features = features_of(found, ends, None, doubt)
     ids = found.sequences[0].tolist()

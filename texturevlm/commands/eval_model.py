@@ -193,9 +193,10 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         raise ValueError(f"--captured is for Qwen models, got {vlm.adapter.config.model_type}")
     for method in options.reduce or ():
         check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
+    trained = vlm.adapter.trained
     how: dict[str, Any] = {
-        "suffix": _suffix(vlm, options.suffix),
-        "new_tokens": options.max_new_tokens or _new_tokens(vlm),
+        "suffix": next(one for one in (options.suffix, trained.suffix, answering.SUFFIX) if one is not None),
+        "new_tokens": options.max_new_tokens or trained.answer_tokens or answering.NEW_TOKENS,
         **({} if options.turn is None else {"turn": options.turn}),
         "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
@@ -231,21 +232,6 @@ def _relevances(options: argparse.Namespace) -> Sequence[str]:
         return RELEVANCES
     print("without relevance words, which needs the extra ocr or --pages", file=sys.stderr)
     return [name for name in RELEVANCES if name != "words"]
-
-
-def _suffix(vlm: "VLM", given: str | None) -> str:
-    """What follows every question: nothing if the checkpoint was trained on chosen tokens, and on bare questions."""
-    from texturevlm.evaluate.answering import SUFFIX
-
-    trained = getattr(vlm.model.config, "texturevlm", None)
-    return given if given is not None else "" if trained else SUFFIX
-
-
-def _new_tokens(vlm: "VLM") -> int:
-    """Of an answer: more if the checkpoint was trained by `train`, because the tokens of a reader are characters."""
-    from texturevlm.evaluate.answering import NEW_CHARACTERS, NEW_TOKENS
-
-    return NEW_CHARACTERS if getattr(vlm.model.config, "texturevlm", None) else NEW_TOKENS
 
 
 def _settings(name: str, data: "Data", vlm: "VLM", how: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

@@ -40,7 +40,6 @@ from texturevlm.vlm.captured_decode import CapturedDecode
 AT_ONCE = 16
 TIMED = 5  # questions of each condition whose first token is timed, one by one
 NEW_TOKENS = 64
-NEW_CHARACTERS = 160  # the same for a model whose tokens are characters: addresses have more than 64
 SUFFIX = "Answer the question using a single word or phrase."
 CONTEXT_ROOM = 256  # tokens of the context that are kept for the question and the answer
 OPENERS = 8  # that decode and cut pages ahead
@@ -82,11 +81,8 @@ class Asking:
 
     @cached_property
     def _nothing(self) -> set[str]:
-        """Texts that say nothing about the page: none, and that it cannot be read, as the tokenizer spells it."""
-        said, tokenizer = self.adapter.trained.unreadable, self.adapter.tokenizer
-        if said is None:
-            return {""}
-        return {"", said, tokenizer.decode(tokenizer(said, add_special_tokens=False)["input_ids"]).strip()}
+        """Texts that say nothing about the page: none, and that it cannot be read, also as the tokenizer spells it."""
+        return {"", self.adapter.trained.unreadable or "", self.adapter.unreadable_text or ""}
 
     def run(self, samples: Sequence[Sample], wanted: Sequence[Condition]) -> None:
         """Ask what the rows do not have yet."""

@@ -245,6 +245,22 @@ class Adapter(ABC):
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
 
+    @property
+    def unreadable_text(self) -> str | None:
+        """What the model answers if it cannot read, as the tokenizer spells it; None: it has no such answer."""
+        ids = self._unreadable_ids()
+        return None if ids is None else self.decode(torch.tensor([ids]))[0].strip()
+
+    @property
+    def unreadable_id(self) -> int | None:
+        """The token that such an answer begins with."""
+        ids = self._unreadable_ids()
+        return None if ids is None else ids[0]
+
+    def _unreadable_ids(self) -> list[int] | None:
+        said = self.trained.unreadable
+        return None if said is None else self.tokenizer(said, add_special_tokens=False)["input_ids"]
+
     def encode(
         self, texture: Texture, allocation: Allocation, *, levels: str | None = None, coordinates: str | None = None
     ) -> Tokens:

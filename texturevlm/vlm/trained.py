@@ -31,6 +31,8 @@ class Trained:
     fine_pages:          of a document, that it reads together; None: no number of its own
     finer:               how many times as finely as OCR it must see print, by budgets; where that is finer than an
                          image's pixels, a small image is enlarged
+    suffix:              text that follows a question that wants a short answer; None: `eval` has its own
+    answer_tokens:       that such an answer may have; None: `eval` has its own number
     """
 
     levels: str = LEVELS[0]
@@ -39,6 +41,8 @@ class Trained:
     confidence: tuple[float, ...] | None = None
     fine_pages: int | None = None
     finer: Finer = field(default_factory=Finer)
+    suffix: str | None = None
+    answer_tokens: int | None = None
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
@@ -58,6 +62,10 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
         found = replace(found, confidence=tuple(map(float, weights)))
     if found.fine_pages is not None:
         check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
+    if found.answer_tokens is not None:
+        check_count("adapt", f"answer_tokens in {TABLE} of config.json", found.answer_tokens, 1)
+    if not isinstance(found.suffix, str | None):
+        raise TypeError(f"adapt: suffix in {TABLE} of config.json must be a text, got {found.suffix!r:.60}")
     if "finer" in table:
         found = replace(found, finer=read_finer(table["finer"]))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)

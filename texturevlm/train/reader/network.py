@@ -37,7 +37,9 @@ _TRAINED = {
     "unreadable": ILLEGIBLE,
     "confidence": _CONFIDENCE,
     "fine_pages": 1,
-    "finer": {"96": 2.6, "273": 1.6},  # by tokens, see results/reader-finer.md
+    "finer": {"96": 2.6, "273": 1.6},  # by tokens, between rows of results/reader-finer.md
+    "suffix": "",  # it learned bare questions
+    "answer_tokens": 160,  # characters: an address has more than 64
 }
 _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 
