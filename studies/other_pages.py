@@ -3,8 +3,8 @@
     python -m studies.other_pages DATA results/reader-sroie-rows.jsonl … [--out DIR]
 
 DATA holds the folders of the data sets. `texturevlm eval` asks each question about another page too. Where that page
-has an answer to the same question, whatever its case and marks, a perfect reader gives it, and two receipts may have one
-date: what this scores is no fault of a model. Where the page has no such question, it scores 0.
+has an answer to the same question, whatever its case and marks, a perfect reader gives it, and two receipts may have
+one date: what this scores is no fault of a model. Where the page has no such question, it scores 0.
 """
 
 import argparse

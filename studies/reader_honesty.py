@@ -5,8 +5,8 @@
 DATA holds coco/, sroie/ and funsd/. Asked are photographs, blank paper, and pages turned by 90° and 180°, mirrored, cut
 into shuffled squares, in another alphabet, or in fonts that imitate handwriting; upright pages are the control, where
 numbers are right. Upright pages are also asked for what they do not have: labels of forms of which OCR reads no word
-there (extra `ocr`). An answer counts as sure if the mean probability of its tokens (geometric) reaches a threshold. Every kind of picture is also asked nothing at all,
-and a question of 200 words.
+there (extra `ocr`). An answer counts as sure if the mean probability of its tokens (geometric) reaches a threshold.
+Every kind of picture is also asked nothing at all, and a question of 200 words.
 """
 
 import argparse
@@ -199,7 +199,8 @@ def report(record: dict[str, Any]) -> str:
         f"{record['model']}, {record['budget']} tokens by the scout, split {record['split']}, {len(QUESTIONS)} "
         "questions per picture, or the one that a row names. Shares of the answers; a sure one says something and has "
         "at least this mean probability per token. Upright and turned pages are receipts, where the questions have an "
-        "answer; nothing else has one. What receipts do not have are labels of forms of which OCR reads no word there. Handwriting is a font.",
+        "answer; nothing else has one. What receipts do not have are labels of forms of which OCR reads no "
+        "word there. Handwriting is a font.",
         markdown_table(heads, table),
         provenance(record),
     )

@@ -133,8 +133,8 @@ def report(record: dict[str, Any]) -> str:
         "# Answers and legibility, question by question",
         provenance(record, *record["engines"].values()),
         f"{record['model']}, {record['split']} split. OCR reads the lines of the answer from the tokens that the model "
-        f"was given; pages are not turned. An answer is legible to an engine if what it reads has an ANLS of at least {LEGIBLE}. 95% "
-        "intervals by resampling pages.",
+        f"was given; pages are not turned. An answer is legible to an engine if what it reads has "
+        f"an ANLS of at least {LEGIBLE}. 95% intervals by resampling pages.",
         *parts,
         "## What the model calls unreadable",
         "All answers, by the chance that the model gave to the answer that it cannot read: the mean of that chance, "

@@ -143,11 +143,22 @@ def test_from_changes_no_file(tmp_path, reader, capsys):
     assert "| no image | | 3 |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", [["--levels", "above"], ["--coordinates", "polar"]])
-def test_unknown_levels_and_coordinates(tmp_path, reader, capsys, option):
+@pytest.mark.parametrize(
+    ("option", "wrong", "words"),
+    [
+        ("--levels", "above", "--levels must be one of"),
+        ("--coordinates", "polar", "--coordinates must be one of"),
+        ("--budgets", "32,9999", "budget must leave room in the model's context of"),
+        ("--split", "dev", "--split must be one of train, eval, all, got 'dev'"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_before_its_weights_are_read(
+    tmp_path, reader, capsys, monkeypatch, option, wrong, words
+):
+    monkeypatch.setattr("texturevlm.ask.load_vlm", None)
     folder = write_folder(tmp_path / "docvqa")
-    assert run(folder, "--model", reader, "--out", tmp_path / "out", *option) == 2
-    assert f"{option[0]} must be one of" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert status("eval", folder, "--model", reader, "--out", tmp_path / "out", option, wrong) == 2
+    assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_another_metric_than_the_data_sets_own(tmp_path, reader, capsys):

@@ -173,6 +173,10 @@ def test_the_tokenizer_of_transformers_has_the_same_ids():
     ids, before = training_ids("Who?", "me", 40)
     assert tokenizer(spelled).input_ids == [*ids[:before], IMAGE, *ids[before : before + 2]]
     assert training_ids("Who?", "me", 8) is None
+    before = [*message, {"role": "assistant", "content": "me"}, {"role": "user", "content": "Whom?"}]
+    spelled = tokenizer.apply_chat_template(before, add_generation_prompt=True, tokenize=False)
+    assert spelled == "Whom?<|vision_start|><|image_pad|><|vision_end|><|answer|>"  # it learned one question at a time
+    assert tokenizer.apply_chat_template(before[:2], tokenize=False).endswith("<|vision_end|><|answer|>me<|end|>")
 
 
 def test_answers_stand_in_their_boxes(page):

@@ -143,7 +143,8 @@ def _check(function: str, conversation: Sequence[Message]) -> None:
                 known = "text, image, image_url or video"
                 raise ValueError(f"{function}: each block of content must be {known}, got {block!r:.80}")
     if not any(message["role"] == "user" for message in conversation):
-        raise ValueError(f"{function}: messages must have one of the user, got {len(conversation)} of others")
+        roles = ", ".join(sorted({str(message["role"]) for message in conversation}))
+        raise ValueError(f"{function}: messages must have one with the role user, got the roles {roles}")
 
 
 def _broken(text: str, marks: Sequence[str]) -> str:

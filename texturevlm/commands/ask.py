@@ -80,6 +80,8 @@ def _ask(options: argparse.Namespace) -> int:
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
         raise ValueError(f"a video must stand alone before the question, got {videos[0]} among {len(images)}")
     given: Any = images[0] if is_video(images[0]) else None
+    if given is None and (one := next((name for name, value in video._asdict().items() if value is not None), None)):
+        raise ValueError(f"--{one} takes a video, got {', '.join(map(str, images))}")
     if given is not None and options.looks == 2:
         raise ValueError("--looks must be 1 or auto for a video, got 2")
     document = len(images) == 1 and is_document(images[0])
@@ -132,7 +134,7 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
     try:
         return [arguments.video_or_images(image) for image in images], question
     except argparse.ArgumentTypeError as error:
-        hint = "; a QUESTION of several words needs quotes" if os.path.isfile(inputs[0]) else ""
+        hint = "; ask one QUESTION, and put quotes around its words" if os.path.isfile(inputs[0]) else ""
         raise ValueError(f"IMAGE: {error}{hint}") from None
 
 

@@ -47,7 +47,7 @@ def add_model_options(parser: arguments.Parser) -> None:
     group.add_argument("--dtype", metavar="T", help="of the model: bfloat16, float32 … (default: the checkpoint's)")
     turned = "angle of the text of pages in degrees, or auto: for the conditions chosen and question (default: 0)"
     group.add_argument("--turn", metavar="A", type=arguments.angle_or_auto, help=turned)
-    group.add_argument("--levels", help="joint or apart: how the vision tower sees tokens of several scales")
+    group.add_argument("--levels", help="joint, apart or causal: how the vision tower sees tokens of several scales")
     group.add_argument("--coordinates", help="fine or native: the positions of tokens in the vision tower")
     group.add_argument("--untimed", action="store_true", help="do not time the first tokens")
     group.add_argument("--captured", action="store_true", help="decode answers from CUDA graphs (Qwen)")
@@ -167,7 +167,8 @@ def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
 def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any, list[str]]:
     """Load the model and ask it."""
     from texturevlm.ask import load_vlm
-    from texturevlm.ask.options import check_family_looks
+    from texturevlm.ask.options import check_context, check_family_looks
+    from texturevlm.ask.pretrained import find
     from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
@@ -177,7 +178,14 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     from texturevlm.reduce import steps_of
     from texturevlm.vlm import check_reducible
     from texturevlm.vlm.captured_decode import CapturedDecode
+    from texturevlm.vlm.families import FAMILIES
 
+    config = find(options.model, device=options.device, dtype=options.dtype).config
+    check_context("eval", max(options.budgets or BUDGETS), config)
+    family = FAMILIES[config.model_type][0]
+    for option, known in (("levels", family.levels), ("coordinates", family.coordinates)):
+        if (value := getattr(options, option)) is not None:
+            check_choice("eval", f"--{option}", value, known)
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
     wanted = conditions(
         options.allocators or ALLOCATORS,

@@ -1,8 +1,8 @@
 """The training loop: a task provides batches and losses; `fit` does the steps, checkpoints, logs and resuming.
 
 Exact resume rests on three things: batches and schedules depend on the step number alone, the checkpoint holds the
-optimiser's moments and torch's random state, and evaluation uses random numbers of its own. With `seconds` the rate also
-follows the clock, so that a resumed run has another curve.
+optimiser's moments and torch's random state, and evaluation uses random numbers of its own. With `seconds` the rate
+also follows the clock, so that a resumed run has another curve.
 """
 
 from __future__ import annotations

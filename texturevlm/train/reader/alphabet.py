@@ -52,18 +52,28 @@ _PLAIN = {
 }
 _CODES = {ord(sign): plain for sign, plain in _PLAIN.items()}
 _DIGITS_AND_LETTERS = string.digits + string.ascii_letters
-# Text, then images: "question <|vision_start|><|image_pad|><|vision_end|> <|answer|> answer <|end|>".
+# Text, then images: "question <|vision_start|><|image_pad|><|vision_end|> <|answer|> answer <|end|>". It learned one
+# question at a time, so of a conversation it gets all images and the last question.
 CHAT_TEMPLATE = (
     """
+{%- set seen = namespace(last=-1, pictures="") -%}
+{%- for message in messages -%}
+{%- if message.role == "user" -%}
+{%- set seen.last = loop.index0 -%}
+{%- if message.content is not string -%}
+{%- for part in message.content if part.type in ("image", "video") -%}
+{%- set seen.pictures = seen.pictures ~ "<|vision_start|><|" ~ part.type ~ "_pad|><|vision_end|>" -%}
+{%- endfor -%}
+{%- endif -%}
+{%- endif -%}
+{%- endfor -%}
 {%- for message in messages -%}
 {%- set parts = [{"type": "text", "text": message.content}] if message.content is string else message.content -%}
-{%- if message.role == "user" -%}
 {%- set text = parts | selectattr("type", "equalto", "text") | map(attribute="text") | join(" ") | trim -%}
-{{- text if text | select("in", "KNOWN") | first is defined else "<|read|>" -}}
-{%- for part in parts if part.type == "image" -%}<|vision_start|><|image_pad|><|vision_end|>{%- endfor -%}
-{%- for part in parts if part.type == "video" -%}<|vision_start|><|video_pad|><|vision_end|>{%- endfor -%}
-{%- elif message.role == "assistant" -%}
-<|answer|>{{- parts | selectattr("type", "equalto", "text") | map(attribute="text") | join(" ") -}}<|end|>
+{%- if loop.index0 == seen.last -%}
+{{- text if text | select("in", "KNOWN") | first is defined else "<|read|>" -}}{{- seen.pictures -}}
+{%- elif message.role == "assistant" and loop.index0 > seen.last -%}
+<|answer|>{{- text -}}<|end|>
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|answer|>{%- endif -%}

@@ -94,8 +94,8 @@ def read_page(page: RealPage, cache: Path) -> ReaderPage:
 
 def pack_reader(data: Path, cache: Path, out: Path, limit: int | None = None, *, views: int = 2) -> int:
     """Write the folder from the `train` pages of DATA; returns the number of pages. views: made ahead per question"""
-    out.mkdir(parents=True, exist_ok=True)
     pages = train_pages(data, limit)
+    out.mkdir(parents=True, exist_ok=True)
     progress, listed, chosen = Progress(len(pages), "pages"), [], []
     # spawn: threads of PyTorch and of OCR do not survive a fork
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
