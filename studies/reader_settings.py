@@ -30,13 +30,14 @@ from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
+from texturevlm.train.pages import CHARTS
 from texturevlm.vlm.finer import FINEST, Finer, read_finer
 
 SETTINGS = "auto,quadtree,cascade,pyramid,dag,frequency,crops,fixations"
 BUDGETS = "96,273"
 MOST = 60  # tokens of an answer
 Found = dict[str, list[tuple[float, float]]]  # "SETTING BUDGET" → the score and the likelihood of each question
-ALL = "all sets"
+ALL, BUT_CHARTS = "all sets", "all but charts"
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -113,6 +114,9 @@ def _answered(
 def report(record: dict[str, Any]) -> str:
     settings, budgets, table = record["settings"], record["budgets"], []
     sets = {ALL: _together(list(record["sets"].values())), **record["sets"]}
+    documents = [own for name, own in record["sets"].items() if not name.endswith(CHARTS)]
+    if 0 < len(documents) < len(record["sets"]):
+        sets = {ALL: sets[ALL], BUT_CHARTS: _together(documents), **record["sets"]}
     for name, own in sets.items():
         for setting in settings:
             cells = [part for budget in budgets for part in _cells(own, settings[0], setting, budget)]

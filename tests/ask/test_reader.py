@@ -210,7 +210,7 @@ def test_the_folder_says_how_tokens_are_chosen(tmp_path):
     assert load_vlm(tmp_path, device="cpu", budget=20).budget == 20
 
 
-def test_the_package_has_what_the_code_writes(tmp_path):
+def test_the_package_has_what_the_code_writes(tmp_path, capsys):
     """Except for the weights, which come from training."""
     network = small_network()
     save_folder(network, tmp_path)
@@ -222,6 +222,9 @@ def test_the_package_has_what_the_code_writes(tmp_path):
         assert found[name] and {**wanted[name], **found[name]} == wanted[name]
     settings = json.loads((shipped / "texturevlm.json").read_text())
     assert found["texturevlm"] == settings["model"]["texturevlm"] == wanted["texturevlm"]
+    assert status("ask", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"says {settings['budget']} tokens by the {settings['relevance']}, turned upright" in said
 
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the reader's weights are not in this copy (texturevlm ship-reader)")

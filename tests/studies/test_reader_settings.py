@@ -20,7 +20,7 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     chosen, choosing = [], VLM.choosing
     monkeypatch.setattr(VLM, "choosing", lambda self, **how: chosen.append(how) or choosing(self, **how))
     save_folder(small_network(), tmp_path / "reader")
-    for name in ("forms", "letters"):
+    for name in ("forms", "letters", "annotated-chartqa"):
         write_folder(tmp_path / "data" / name, pages=2, split="train")
     given = [str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "reader")]
     assert reader_settings.main([*given, "--settings", "auto,cascade,auto:1", "--budgets", "12,24"]) == 0
@@ -29,7 +29,8 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     assert list(found) == ["auto 12", "auto 24", "cascade 12", "cascade 24", "auto:1 12", "auto:1 24"]
     assert all(len(rows) == 4 for rows in found.values()) and found["auto 12"] != found["auto:1 12"]
     said = capsys.readouterr().out
-    assert "| all sets | 8 | auto | " in said and "| letters | 4 | cascade | " in said
+    assert "| all sets | 12 | auto | " in said and "| all but charts | 8 | auto | " in said
+    assert "| letters | 4 | cascade | " in said
     assert not (tmp_path / "out" / "reader-settings.jsonl").exists()
     reader_settings._loaded.cache_clear()
     given[2] = str(tmp_path / "alone")
