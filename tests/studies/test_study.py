@@ -34,6 +34,8 @@ SHARED = (
     "baselines",
     "cluster_tree",
     "held_out",
+    "mean_by_page",
+    "page_by_page",
     "place_measures",
     "region_canvases",
     "region_network",

@@ -6,7 +6,6 @@ With --model a model answers the questions (eval_model.py).
 import argparse
 from pathlib import Path
 
-from texturevlm.check import check_choice
 from texturevlm.commands import arguments
 from texturevlm.commands.eval_model import ANSWER_OPTIONS, add_model_options, eval_model, nothing_left, report_skipped
 from texturevlm.commands.eval_videos import eval_videos
@@ -69,6 +68,8 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _check_use(options: argparse.Namespace) -> None:
     """Options of the other kind of run are refused, because they would change nothing."""
+    from texturevlm.check import check_choice
+
     check_choice("eval", "--split", options.split, ["train", "eval", "all"])
     asked = options.model is not None
     if asked and (options.controls is not None or options.ocr != [OCR]):
