@@ -20,6 +20,7 @@ from texturevlm.evaluate.answering import other_pages
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.conditions import PAGE
 from texturevlm.evaluate.data import Sample, load_data
+from texturevlm.evaluate.legibility import letters_and_digits
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
 from texturevlm.evaluate.statistics import paired_difference
@@ -29,16 +30,12 @@ def true_answers(asked: Sequence[Sample], all_questions: Sequence[Sample]) -> li
     """For each question the best score of the other page's own answers to it; None if it has no such question."""
     known: dict[tuple[Path, str], list[str]] = {}
     for one in all_questions:
-        known.setdefault((one.image, _plain(one.question)), []).extend(one.answers)
+        known.setdefault((one.image, letters_and_digits(one.question)), []).extend(one.answers)
     found: list[float | None] = []
     for sample, other in zip(asked, other_pages(asked)):
-        answers = known.get((asked[other].image, _plain(sample.question)), ())
+        answers = known.get((asked[other].image, letters_and_digits(sample.question)), ())
         found.append(max((anls(text, sample.answers) for text in answers), default=None))
     return found
-
-
-def _plain(question: str) -> str:
-    return " ".join("".join(sign if sign.isalnum() else " " for sign in question.lower()).split())
 
 
 def row_of(answers: AnswerRows, samples: Sequence[Sample]) -> list[str | int]:

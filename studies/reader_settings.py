@@ -25,6 +25,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
 from texturevlm.check import check_choice
+from texturevlm.commands.arguments import counts
 from texturevlm.evaluate.answering import likeliest
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.data import Sample, load_data
@@ -34,14 +35,14 @@ from texturevlm.train.pages import CHARTS
 from texturevlm.vlm.finer import FINEST, Finer, read_finer
 
 SETTINGS = "auto,quadtree,cascade,pyramid,dag,frequency,crops,fixations"
-BUDGETS = "96,273"
+BUDGETS = [96, 273]  # those of the bars
 MOST = 60  # tokens of an answer
 Found = dict[str, list[tuple[float, float]]]  # "SETTING BUDGET" → the score and the likelihood of each question
 ALL, BUT_CHARTS = "all sets", "all but charts"
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    settings, budgets = options.settings.split(","), _budgets(options.budgets)
+    settings, budgets = options.settings.split(","), options.budgets
     for name in settings:
         setting_of(name)
     folders = sorted(path.parent for path in options.data.glob("*/questions.jsonl"))
@@ -59,12 +60,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             found[name]["found"].setdefault(key, []).extend(rows)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"model": options.model, "settings": settings, "budgets": budgets, "sets": found, "device": device}
-
-
-def _budgets(text: str) -> list[int]:
-    if not all(one.isdecimal() and int(one) > 0 for one in text.split(",")):
-        raise ValueError(f"reader_settings: --budgets must be numbers of tokens with commas, got {text!r}")
-    return [int(one) for one in text.split(",")]
 
 
 def setting_of(name: str) -> tuple[str, Finer | None]:
@@ -152,6 +147,6 @@ def _cells(own: dict[str, Any], first: str, setting: str, budget: int) -> list[s
 
 CHOICES = (
     option("--settings", default=SETTINGS, metavar="S,S", help=f"(default: {SETTINGS})"),
-    option("--budgets", default=BUDGETS, metavar="N,N", help=f"visual tokens (default: {BUDGETS}, those of the bars)"),
+    option("--budgets", type=counts, default=BUDGETS, metavar="N,N", help="visual tokens (default: 96,273)"),
 )
 main = study_main(__name__, __doc__, measure, report, MODEL, *CHOICES, AT_ONCE)

@@ -16,6 +16,7 @@ from studies.mean_by_page import mean_by_page
 from studies.study import report_from_files
 from texturevlm.evaluate.answer_rows import AnswerRows
 from texturevlm.evaluate.conditions import CHOSEN, Condition
+from texturevlm.evaluate.legibility import letters_and_digits
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
 from texturevlm.evaluate.provenance import origin
 
@@ -26,12 +27,12 @@ def known_shops(listing: Path) -> set[str]:
     """The `eval` images whose shop also has a receipt in train, by the letters and digits of its name."""
     rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
     names = [row for row in rows if row["id"].endswith("company")]
-    trained = {plain(row["answers"][0]) for row in names if row["split"] == "train"}
-    return {Path(row["image"]).name for row in names if row["split"] == "eval" and plain(row["answers"][0]) in trained}
-
-
-def plain(text: str) -> str:
-    return "".join(filter(str.isalnum, text.lower()))
+    trained = {letters_and_digits(row["answers"][0]) for row in names if row["split"] == "train"}
+    return {
+        Path(row["image"]).name
+        for row in names
+        if row["split"] == "eval" and letters_and_digits(row["answers"][0]) in trained
+    }
 
 
 def mean_of(answers: AnswerRows, condition: Condition, chosen: Sequence[int]) -> str:

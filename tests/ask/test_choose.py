@@ -88,6 +88,18 @@ def test_how_fine_a_model_must_see_print_is_checked():
             trained_as(config)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "error"),
+    [("suffix", 5, TypeError), ("answer_tokens", 0, ValueError), ("answer_tokens", "many", TypeError)],
+)
+def test_how_a_model_must_be_asked_is_checked(name, wrong, error):
+    config = type("Config", (), {"texturevlm": {"suffix": "", "answer_tokens": 160}})
+    assert (trained_as(config).suffix, trained_as(config).answer_tokens) == ("", 160)
+    config.texturevlm = {name: wrong}
+    with pytest.raises(error, match=f"^adapt: {name} in texturevlm of config.json must be .*got {wrong!r}"):
+        trained_as(config)
+
+
 def test_an_enlarged_image_can_be_shown_as_it_is():
     image = prepared(96, 160, finer=FINER)
     image.enlarge(False)

@@ -47,13 +47,18 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
         ("--settings", "auto:99", "behind the colon, got 'auto:99'"),
         ("--settings", "auto:fine", "behind the colon, got 'auto:fine'"),
         ("--settings", "auto:", "behind the colon, got 'auto:'"),
-        ("--budgets", "96,0", "--budgets must be numbers of tokens with commas, got '96,0'"),
-        ("--budgets", "96,x", "--budgets must be numbers of tokens with commas, got '96,x'"),
     ],
 )
 def test_a_wrong_setting_is_refused_before_work(tmp_path, capsys, name, wrong, said):
     assert reader_settings.main([str(tmp_path), "--out", str(tmp_path / "out"), name, wrong]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wrong", "said"), [("96,0", "from 1, got '96,0'"), ("96,x", "N,N, got '96,x'")])
+def test_wrong_budgets_are_refused(tmp_path, capsys, wrong, said):
+    with pytest.raises(SystemExit) as ended:
+        reader_settings.main([str(tmp_path), "--out", str(tmp_path / "out"), "--budgets", wrong])
+    assert ended.value.code == 2 and f"argument --budgets: must be whole numbers {said}" in capsys.readouterr().err
 
 
 def test_scores_stay_beside_their_pages():

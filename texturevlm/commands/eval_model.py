@@ -167,25 +167,14 @@ def _load(name: str | None, source: str, options: argparse.Namespace) -> "Data":
 def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any, list[str]]:
     """Load the model and ask it."""
     from texturevlm.ask import load_vlm
-    from texturevlm.ask.options import check_context, check_family_looks
-    from texturevlm.ask.pretrained import find
-    from texturevlm.check import check_choice
     from texturevlm.evaluate import answering
     from texturevlm.evaluate.answer_rows import AnswerRows
     from texturevlm.evaluate.answers import ANSWER_METRICS
     from texturevlm.evaluate.conditions import INPUT_KINDS, conditions
     from texturevlm.evaluate.page_cache import PageCache
-    from texturevlm.reduce import steps_of
-    from texturevlm.vlm import check_reducible
     from texturevlm.vlm.captured_decode import CapturedDecode
-    from texturevlm.vlm.families import FAMILIES
 
-    config = find(options.model, device=options.device, dtype=options.dtype).config
-    check_context("eval", max(options.budgets or BUDGETS), config)
-    family = FAMILIES[config.model_type][0]
-    for option, known in (("levels", family.levels), ("coordinates", family.coordinates)):
-        if (value := getattr(options, option)) is not None:
-            check_choice("eval", f"--{option}", value, known)
+    _check_model(options)
     vlm = load_vlm(options.model, device=options.device, dtype=options.dtype)
     wanted = conditions(
         options.allocators or ALLOCATORS,
@@ -195,12 +184,6 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         own=vlm.adapter.has_own_input,
         reductions=options.reduce or (),
     )
-    for one in options.relevance or ():
-        check_family_looks("eval", 1, vlm.model.config, one)
-    if options.captured and not vlm.adapter.captured:
-        raise ValueError(f"--captured is for Qwen models, got {vlm.adapter.config.model_type}")
-    for method in options.reduce or ():
-        check_reducible("eval", vlm.model.config, steps_of("eval", method, 1))
     trained = vlm.adapter.trained
     how: dict[str, Any] = {
         "suffix": next(one for one in (options.suffix, trained.suffix, answering.SUFFIX) if one is not None),
@@ -208,8 +191,6 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
         **({} if options.turn is None else {"turn": options.turn}),
         "place": {name: value for name in ("levels", "coordinates") if (value := getattr(options, name))},
     }
-    for what, value in how["place"].items():
-        check_choice("eval", f"--{what}", value, getattr(vlm.adapter, what))
     settings = _settings(name, data, vlm, how, options)
     top = os.path.commonpath([sample.image.parent.absolute() for sample in data.samples])
     # Not the name alone: images of two folders may have one name, and intervals resample pages.
@@ -228,6 +209,29 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
     )
     asking.run(data.samples, wanted)
     return asking.rows, asking.failed
+
+
+def _check_model(options: argparse.Namespace) -> None:
+    """What the model's config says it cannot do is refused before its weights are read."""
+    from texturevlm.ask.options import check_context, check_family_looks
+    from texturevlm.ask.pretrained import find
+    from texturevlm.check import check_choice
+    from texturevlm.reduce import steps_of
+    from texturevlm.vlm import check_reducible
+    from texturevlm.vlm.families import FAMILIES
+
+    config = find(options.model, device=options.device, dtype=options.dtype).config
+    family = FAMILIES[config.model_type][0]
+    check_context("eval", max(options.budgets or BUDGETS), config)
+    for name in ("levels", "coordinates"):
+        if (value := getattr(options, name)) is not None:
+            check_choice("eval", f"--{name}", value, getattr(family, name))
+    for name in options.relevance or ():
+        check_family_looks("eval", 1, config, name)
+    if options.captured and not family.captured:
+        raise ValueError(f"--captured is for Qwen models, got {config.model_type}")
+    for method in options.reduce or ():
+        check_reducible("eval", config, steps_of("eval", method, 1))
 
 
 def _relevances(options: argparse.Namespace) -> Sequence[str]:
