@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studies.adversarial import KINDS, PATCHES, SCORERS, SETS, WATERMARK, distracted, free_place, main
 from tests.evaluate.folders import write_folder
+from texturevlm_lab.studies.adversarial import KINDS, PATCHES, SCORERS, SETS, WATERMARK, distracted, free_place, main
 
 
 @pytest.mark.parametrize("kind", [*PATCHES, WATERMARK])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import torch
 
-from studies import feedback
+from texturevlm_lab.studies import feedback
 
 
 def row(scale, time=0.0):

@@ -2,11 +2,11 @@
 
 import torch
 
-from studies import layouts
 from tests.evaluate.folders import write_page
-from texturevlm.evaluate.data import Sample
 from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import layouts
 
 
 def page(tmp_path):

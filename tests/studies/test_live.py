@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from studies import live
 from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import live
+from texturevlm_lab.train.reader.network import save_folder
 
 
 def test_the_probes():

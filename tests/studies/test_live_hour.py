@@ -2,7 +2,7 @@
 
 import json
 
-from studies import live_hour
+from texturevlm_lab.studies import live_hour
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):

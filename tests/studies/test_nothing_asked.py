@@ -5,18 +5,18 @@ import json
 import pytest
 import torch
 
-from studies import held_out
-from studies.held_out import MAIN_SET
-from studies.nothing_asked import PRIOR, SALIENCE, guesses, main
-from studies.steepness import SHIPPED, TRIED, steepness, variants
 from tests.evaluate.folders import write_folder, write_page, write_rows
 from tests.evaluate.test_run import Ink
 from texturevlm.allocate import ALLOCATORS, cells
-from texturevlm.evaluate.data import Sample
 from texturevlm.ops import legibility
 from texturevlm.relevance import find_relevance
-from texturevlm.train.pages import HELD_OUT, SETS, held_images
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import held_out
+from texturevlm_lab.studies.held_out import MAIN_SET
+from texturevlm_lab.studies.nothing_asked import PRIOR, SALIENCE, guesses, main
+from texturevlm_lab.studies.steepness import SHIPPED, TRIED, steepness, variants
+from texturevlm_lab.train.pages import HELD_OUT, SETS, held_images
 
 
 def write_sets(folder, pages=2 * HELD_OUT):

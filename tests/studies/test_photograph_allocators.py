@@ -5,8 +5,8 @@ import json
 import torch
 from PIL import Image
 
-from studies import photograph_prior
-from studies.photograph_allocators import main
+from texturevlm_lab.studies import photograph_prior
+from texturevlm_lab.studies.photograph_allocators import main
 
 
 def test_the_table_is_made(tmp_path, capsys):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import photograph_words, region_canvases, region_data, region_network, region_words
 from tests.evaluate.folders import write_rows
+from texturevlm_lab.studies import photograph_words, region_canvases, region_data, region_network, region_words
 
 CAPTIONS = {"a dog on grass": (40, 160, 40), "a boat on blue water": (40, 60, 200)}
 

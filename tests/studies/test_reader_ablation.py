@@ -2,10 +2,10 @@
 
 import torch
 
-from studies import reader_ablation
-from studies.reader_ablation import VARIATIONS, levels_joint, question_last
-from texturevlm.train.reader.alphabet import ANSWER, END, PAD, START, STOP, encode_text
-from texturevlm.train.reader.forward import Prompts, answer_starts, attention_groups
+from texturevlm_lab.studies import reader_ablation
+from texturevlm_lab.studies.reader_ablation import VARIATIONS, levels_joint, question_last
+from texturevlm_lab.train.reader.alphabet import ANSWER, END, PAD, START, STOP, encode_text
+from texturevlm_lab.train.reader.forward import Prompts, answer_starts, attention_groups
 
 
 def prompts(*questions: str) -> Prompts:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from studies import scout, spotting
-from studies.relevance import TOPS, found_within, of_another_page, shares_within
-from studies.study import evenly
 from tests.evaluate.folders import write_folder, write_rows
-from texturevlm.evaluate.data import Sample
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout import Spots, encode
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import scout, spotting
+from texturevlm_lab.studies.relevance import TOPS, found_within, of_another_page, shares_within
+from texturevlm_lab.studies.study import evenly
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 HEADER = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import signs, stamps
 from tests.evaluate.folders import write_rows
 from tests.evaluate.test_run import Ink
+from texturevlm_lab.studies import signs, stamps
 
 GREY = (128, 128, 128)
 

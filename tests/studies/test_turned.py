@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import turned
 from tests.evaluate.folders import write_folder, write_page
 from tests.evaluate.test_run import Ink
 from tests.studies.test_nothing_asked import write_sets
-from texturevlm.evaluate.data import Sample
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import turned
 
 KEYS = (f"0/{turned.FOLLOWED}", f"0/{turned.MOVED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}")
 
