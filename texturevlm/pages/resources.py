@@ -18,7 +18,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
 from texturevlm.pdfium import MOST_PAGES
-from texturevlm.pipeline import Allocator
+from texturevlm.place import Allocator
 from texturevlm.relevance import Scorer
 from texturevlm.types import Texture
 

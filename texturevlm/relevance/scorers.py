@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.frame import Frame
 from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.named import EMBEDDING_PREFIX, check_relevance, embedding_parts
@@ -25,7 +26,6 @@ from texturevlm.scout.question import Question
 from texturevlm.scout.scout import Scout, load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
-from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines
@@ -40,7 +40,7 @@ class Scorer(Protocol):
     calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
     pages_only:  whether the query of a photograph is zero; False if missing
     upright:     for a scorer that holds maps of the images: a method that takes the number of an image and its
-                 UprightFrame, and returns the scorer of its upright picture
+                 Frame, and returns the scorer of its upright picture
     """
 
     name: str
@@ -84,9 +84,10 @@ class AttentionScorer:
             raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=tv.SCORERS['attention'](map)")
         self.attention = attention
 
-    def upright(self, number: int, frame: UprightFrame) -> AttentionScorer:
+    def upright(self, number: int, frame: Frame) -> AttentionScorer:
         """The scorer of one image's upright picture."""
-        return AttentionScorer(turned_maps(self.attention[number : number + 1], frame))
+        number = number if len(self.attention) > 1 else 0  # one map for all
+        return AttentionScorer(frame.maps(self.attention[number : number + 1]))
 
     def prepare(self, texture: Texture) -> None:
         """Check that there is one map per image."""

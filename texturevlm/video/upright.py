@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from texturevlm.frame import Frame
 from texturevlm.relevance.orientation import find_turn
-from texturevlm.turned import turned_upright, whole_frame
 from texturevlm.types import Texture
 from texturevlm.video.moments import Moment, moment_means
 
@@ -24,7 +24,7 @@ def upright_moments(moments: Sequence[Moment], turn: float | str) -> list[Moment
     found = []
     for moment in moments:
         texture = Texture((moment.frames.float() / 255,))
-        upright = turned_upright(texture, whole_frame(texture.size, angle)).levels[0]
+        upright = Frame.turned(texture.size, angle).show(texture).levels[0]
         frames = (upright.clamp(0, 1) * 255).round().byte().contiguous()
         found.append(replace(moment, frames=frames, means=moment_means(frames)))
     return found

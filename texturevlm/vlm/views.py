@@ -1,7 +1,7 @@
 """Texture + Allocation → views: the chosen patches of one image, or of one moment of a video, in reading order.
 
 Here unused slots are dropped and patches are sampled. Rotated footprints arrive upright, at their places in the upright
-frame of the page (turned.py). This reads values on the host: the number of tokens decides the length of a prompt.
+frame of the page (upright.py). This reads values on the host: the number of tokens decides the length of a prompt.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from texturevlm.sampling import sample
-from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.merged import merged_pixels
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.upright import as_read
 
 LEVELS = ("joint", "apart", "causal")
 COLUMNS = ("pixels", "centre", "step", "slot", "moment", "weight")

@@ -18,7 +18,7 @@ from texturevlm.types import COLOURS, Texture
 OVERSHOOT = 0.1  # what sharp resampling may add to the range 0 … 1
 
 
-def open_image(source: Any, device: torch.device) -> Texture:
+def open_image(source: Any, device: torch.device | str = "cpu") -> Texture:
     """A texture of one image on a device, float32.
 
     source: what `Texture.open` takes, a Texture, an open file, or a dict with `bytes` or `path`
