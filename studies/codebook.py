@@ -41,7 +41,7 @@ from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm.evaluate.statistics import paired_difference
 from texturevlm.progress import Progress
-from texturevlm.vlm import stored_features
+from texturevlm.vlm import StoredFeatures
 
 QUESTIONS, FITTED = 48, 96
 BATCH = 24
@@ -182,7 +182,7 @@ def _answers(vlm: VLM, prompts: Sequence[Asked], book: Codebook | None, own: int
     for first in range(0, len(prompts), BATCH):
         some = prompts[first : first + BATCH]
         rows = [part for one in some for part in _rows(one, book, own)]
-        with vlm.adapter.lock, stored_features(vlm.adapter, split_features(vlm.adapter, rows)):
+        with vlm.adapter.lock, StoredFeatures(split_features(vlm.adapter, rows)).run(vlm.adapter):
             found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=LENGTH)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from numbers import Real
 from typing import Any
 
-from texturevlm.ask.options import near_miss
+from texturevlm.registry import near_miss
 from texturevlm.check import check_count
 
 MAX_NEW_TOKENS = 256  # unless the caller says otherwise

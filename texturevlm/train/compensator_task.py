@@ -28,8 +28,9 @@ from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.train.fit import draw_examples
 from texturevlm.train.held_images import held_images
 from texturevlm.types import Texture
-from texturevlm.vlm import check_reducible, reduced
 from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.reducing import reduced
 
 
 class AnsweredPrompt(NamedTuple):

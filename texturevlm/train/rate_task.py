@@ -28,7 +28,8 @@ from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
 from texturevlm.train.fit import draw_examples
 from texturevlm.train.held_images import held_images
 from texturevlm.types import Texture
-from texturevlm.vlm import check_reducible, reduced
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.reducing import reduced
 
 RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # shares that are tried
 QUANTILE = 0.8  # of needed shares that the head aims at
