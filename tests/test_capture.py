@@ -6,12 +6,12 @@ from importlib import import_module
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from texturevlm.capture import CompiledChooser, captured_question, compile
 
 from tests.channels.test_fused import picture
 from tests.conftest import worst
 from texturevlm import Texture, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import CompiledChooser, captured_question, compile
 from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
 from texturevlm.ops import cover

@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-import texturevlm as tv
-from texturevlm.ops.line_angles import line_angles
-from texturevlm.relevance import orientation
 from texturevlm.turned import (
     TextRegion,
     UprightFrame,
@@ -22,6 +18,10 @@ from texturevlm.turned import (
     upright_frame,
     upright_size,
 )
+
+import texturevlm as tv
+from texturevlm.ops.line_angles import line_angles
+from texturevlm.relevance import orientation
 
 SIZE = (96, 160)
 

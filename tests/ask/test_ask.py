@@ -273,12 +273,12 @@ def test_merged_tokens_keep_the_budget_and_change_what_is_too_coarse(qwen):
     session = asked.prepare(models.patterned(320, 384))
     (plain,) = session.choose(QUESTION)
     how = asked.choosing(tokens="merged")
-    (merged,) = session.chosen(QUESTION, how)
+    (merged,) = session.asked(QUESTION, QUESTION, how, apart=True).chosen
     assert torch.equal(merged.allocation.boxes, plain.allocation.boxes) and int(plain.allocation.valid.sum()) == 9
-    assert plain.shares is None and merged.shares.flatten(2).sum(-1).max() == pytest.approx(4)  # 1 per patch
+    assert plain.pixels is None and merged.pixels.shape == (1, 9, 3, qwen.side, qwen.side)
     given = [session.asked(QUESTION, QUESTION, one, apart=True) for one in (asked.choosing(), how)]
     inputs = [qwen.prepare(QUESTION, one.textures, [one.chosen[0].allocation]) for one in given[:1]]
-    inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], shares=[merged.shares])]
+    inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], pixels=[merged.pixels])]
     assert torch.equal(*(one["input_ids"] for one in inputs))
     assert not torch.equal(*(one["pixel_values"] for one in inputs))
     wanted = qwen.decode(

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from texturevlm.vlm.finer import Finer
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.types import Texture
-from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 OPTIONS = {"budget": 8, "allocator": "auto", "relevance": "scout"}

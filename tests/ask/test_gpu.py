@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from texturevlm.vlm.finer import Finer
 
 import texturevlm as tv
 from tests.ask import models
@@ -15,7 +16,6 @@ from tests.ask.models import QUESTION, conversation, picture
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
-from texturevlm.vlm.finer import Finer
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

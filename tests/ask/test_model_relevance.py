@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from texturevlm.vlm.finer import Finer
 from torch.utils.data import DataLoader
 
 import texturevlm as tv
@@ -13,7 +14,6 @@ from tests.vlm import small
 from texturevlm.ask import VLM
 from texturevlm.ask.attended import COARSE_VIEW
 from texturevlm.ask.processor import TextureProcessor
-from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.prompts import Picture
 
 

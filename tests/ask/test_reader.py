@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from texturevlm.vlm.finer import Finer
 
 from tests.test_cli import status
 from tests.train.test_reader import small_network
@@ -21,7 +22,6 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget
-from texturevlm.vlm.finer import Finer
 from texturevlm_lab.studies.reader_invoice import ANSWERS
 from texturevlm_lab.train.reader.alphabet import FIRST, IMAGE, training_ids
 from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, positions

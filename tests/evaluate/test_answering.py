@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
+from texturevlm.vlm.finer import Finer
 
 from tests.ask import models
 from tests.evaluate.folders import write_folder
@@ -15,7 +16,6 @@ from texturevlm.reduce import steps_of
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.finer import Finer
 from texturevlm_lab.evaluate import answering
 from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
@@ -264,7 +264,7 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
     texture = Texture.open(Image.open(samples[0].image).convert("RGB"))
     allocation = own_grid(adapter, texture)
     prompts = [prompted.chosen_prompt(adapter, "Where?", [texture], [allocation])] * 3
-    options = {"reduce": steps_of("eval", method, 3)}
+    options = {"hooks": (TokenReduction(steps=steps_of("eval", method, 3)),)}
     found = prompted.log_likelihoods(adapter, prompts, ["1", "19", "1alpha"], **options)
     assert [one[0] for one in found] == pytest.approx([found[0][0]] * 3, abs=1e-4)
     assert found[0][0] != pytest.approx(prompted.log_likelihoods(adapter, prompts[:1], ["1"])[0][0], abs=1e-4)

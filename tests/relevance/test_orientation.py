@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from texturevlm.turned import TextRegion, following
 
 import texturevlm as tv
 from texturevlm.relevance import orientation, text_regions
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.text_regions import find_regions
-from texturevlm.turned import TextRegion, following
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from texturevlm.capture import CompiledChooser, compile
 
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped
-from texturevlm.capture import CompiledChooser, compile
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
 from texturevlm.scout import Question, encode, load_scout

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ask.choose import Chosen
-from texturevlm.reduce import ReduceStep, kept_of
+from texturevlm.vlm import ModelHook
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Answer:
     tokens:   its tokens as text, with the one that ended it
     logprobs: log-probability of each of them, before temperature and other processing
     chosen:   per image, the tokens that the model was given and the relevance that they were chosen by
-    reduce:   the steps that reduced them in the model
+    hooks:    what changed the model
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
@@ -59,7 +59,7 @@ class Answer:
     features: AnswerFeatures | None = None
     earlier: Answer | None = None
     pages: dict[int, int] = field(default_factory=dict)
-    reduce: tuple[ReduceStep, ...] = ()
+    hooks: tuple[ModelHook, ...] = ()
 
     @property
     def visual_tokens(self) -> int:
@@ -68,8 +68,11 @@ class Answer:
 
     @property
     def kept(self) -> int:
-        """How many of them are left behind the last step of `reduce`; of dyrate, at the least."""
-        return kept_of(self.reduce, self.visual_tokens)
+        """How many of them are left in the last layer of the model."""
+        count = self.visual_tokens
+        for hook in self.hooks:
+            count = hook.kept(count)
+        return count
 
     @property
     def logprob(self) -> float:
@@ -80,7 +83,7 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        kept = f", {self.kept} of them kept" if self.reduce else ""
+        kept = f", {self.kept} of them kept" if self.kept < self.visual_tokens else ""
         return (
             f"Answer({self.text!r:.80}, log-probability {self.logprob:.3g} of {len(self.tokens)} tokens, "
             f"{self.visual_tokens} visual tokens{kept}, {sum(self.seconds.values()):.3g} s)"

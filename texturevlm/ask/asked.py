@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import Message
-from texturevlm.reduce import ReduceStep
 from texturevlm.types import Texture
+from texturevlm.vlm import ModelHook
 from texturevlm.vlm.views import View
 
 
@@ -17,7 +17,7 @@ class Asked:
     """A prompt, its images and the tokens chosen in each.
 
     budget: that they were chosen for
-    reduce: what drops or merges them in the model
+    hooks:  what changes the model
     pages:  of a document, tokens by page number
     clip:   of a video, instead of textures: the views of its moments, one group per placeholder
     given:  the tokens in the images as they were given; None: they are the textures
@@ -28,7 +28,7 @@ class Asked:
     textures: list[Texture]
     chosen: list[Chosen]
     budget: int
-    reduce: tuple[ReduceStep, ...] = ()
+    hooks: tuple[ModelHook, ...] = ()
     clip: list[list[View]] | None = None
     pages: dict[int, int] = field(default_factory=dict)
     given: list[Chosen] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import torch
@@ -14,7 +14,8 @@ from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
 from texturevlm.pipeline import Allocator, choose_tokens
 from texturevlm.relevance import Relevance
-from texturevlm.types import COLUMNS, Allocation
+from texturevlm.types import COLUMNS, Allocation, Texture
+from texturevlm.vlm import Adapter, ModelHook
 
 MIN_SHARE = 16  # tokens of an image among several, as far as the budget goes
 
@@ -24,13 +25,24 @@ class Chosen:
     """The tokens of one image, and the relevance that they were chosen by.
 
     weights: (1, K), of the tokens, if not all 1
-    shares:  (1, K, n, n), of the children of merged tokens, if there are any
+    pixels:  (1, K, 3, P, P), what they show in the place of the image's own samples, if a hook says so
     """
 
     allocation: Allocation
     relevance: Relevance
     weights: Tensor | None = None
-    shares: Tensor | None = None
+    pixels: Tensor | None = None
+
+
+def shown_by(hooks: Sequence[ModelHook], adapter: Adapter, texture: Texture, chosen: Chosen, read: Chosen) -> Chosen:
+    """The tokens of one image as they are read, with what the hooks of the model show in them.
+
+    chosen: the same before regions were turned with their text
+    """
+    for hook in hooks:
+        pixels = hook.pixels(adapter, texture, chosen.allocation, chosen.relevance, read.allocation)
+        read = read if pixels is None else replace(read, pixels=pixels)
+    return read
 
 
 def choose(

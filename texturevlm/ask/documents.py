@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from texturevlm.ask.asked import Asked
-from texturevlm.ask.choose import Chosen
+from texturevlm.ask.choose import Chosen, shown_by
 from texturevlm.ask.messages import IMAGE, conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
@@ -41,7 +41,8 @@ class PagesSession(ImageSession):
         """A prompt with its pages, each after its number."""
         marks, textures = self.model.adapter.marks, [image.texture for image in self.images]
         conversation = conversation_with(prompt, len(textures), marks, apart=apart, names=self.names)
-        return Asked(conversation, textures, self._tokens, how.budget, how.reduce, pages=self.tokens_by_page)
+        tokens = [shown_by(how.hooks, self.model.adapter, *one) for one in zip(textures, self._tokens, self._tokens)]
+        return Asked(conversation, textures, tokens, how.budget, how.hooks, pages=self.tokens_by_page)
 
 
 class DocumentSession(ImageSession):

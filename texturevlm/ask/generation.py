@@ -15,11 +15,10 @@ from texturevlm.ask.choose import in_slots
 from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.stream import streamed
-from texturevlm.vlm import Adapter, FixedBudget, reduced
+from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.attention import AttentionRun
-from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
-from texturevlm.vlm.reduction.captured import ReducedBudget
+from texturevlm.vlm.captured_generate import decoded_by_graph
+from texturevlm.vlm.hook import CapturedModel, running
 
 
 class Generator:
@@ -27,11 +26,10 @@ class Generator:
 
     adapter: of the model
     graphs:  the model in graphs, where it can be
-    run:     what attends in its language model, if that is not dense
     """
 
-    def __init__(self, adapter: Adapter, graphs: CapturedModels, run: AttentionRun | None = None) -> None:
-        self.adapter, self.graphs, self.run = adapter, graphs, run
+    def __init__(self, adapter: Adapter, graphs: CapturedModels) -> None:
+        self.adapter, self.graphs = adapter, graphs
 
     def texts(self, asked: Sequence[Asked], options: dict[str, Any]) -> list[Any]:
         """The answers; a list per prompt if the options make several sequences."""
@@ -67,36 +65,35 @@ class Generator:
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
             chosen = own.chosen if own.given is None else own.given
             details = text.strip(), tokens, logprobs[:length], chosen, taken, doubt
-            answers.append(Answer(*details, pages=own.pages, reduce=own.reduce, looks=own.looks))
+            answers.append(Answer(*details, pages=own.pages, hooks=own.hooks, looks=own.looks))
         return _per_prompt(answers, len(asked))
 
     def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
         fixed, device = self.graphs.find(asked, options), self.adapter.device
         generate = self._generate(asked, fixed)
-        steps = asked[0].reduce if fixed is None else ()
+        hooks = asked[0].hooks if fixed is None else ()  # which the graphs contain
         decode = self.graphs.decoding(asked, options) if fixed is None else None
         here = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            run, given = reduced(self.adapter, steps, function="ask"), in_one_config({**options, **streaming})
+            given = in_one_config({**options, **streaming})
             with (
                 self.adapter.lock,
                 torch.no_grad(),
                 torch.cuda.stream(here),
                 evaluating(self.adapter.model),
-                run as own,
+                running(self.adapter, hooks) as known,
             ):
                 if decode is None:
                     return generate(**given)
-                known = own.known if own is not None else dense_keys if self.run is None else self.run.known
                 with decoded_by_graph(self.adapter.model, decode, known, given):
                     return generate(**given)
 
         return work
 
-    def _generate(self, asked: Sequence[Asked], fixed: FixedBudget | ReducedBudget | None) -> Callable[..., Any]:
+    def _generate(self, asked: Sequence[Asked], fixed: CapturedModel | None) -> Callable[..., Any]:
         if fixed is not None:
             slots = [in_slots(one.chosen[0].allocation, fixed.budget) for one in asked]
             if len(asked) == 1:
@@ -108,7 +105,7 @@ class Generator:
             return partial(_generate_clips, self.adapter, asked)
         allocations = [[one.allocation for one in own.chosen] for own in asked]
         more: dict[str, Any] = {}
-        for name in ("weights", "shares"):
+        for name in ("weights", "pixels"):
             if has_column(asked, name):
                 more[name] = [[getattr(one, name) for one in own.chosen] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]

@@ -31,12 +31,11 @@ from texturevlm.ask.options import (
     check_family_looks,
     check_looks,
     check_options,
-    near_miss,
+    for_hooks,
     usual_relevance,
 )
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.pretrained import find
-from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
@@ -46,13 +45,12 @@ from texturevlm.cuda.graph import nothing_collected
 from texturevlm.defaults import FINE_PAGES
 from texturevlm.pages import is_document
 from texturevlm.pipeline import Allocator
-from texturevlm.reduce import steps_of
+from texturevlm.registry import near_miss
 from texturevlm.relevance.named import check_relevance
 from texturevlm.turned import check_turn
-from texturevlm.vlm import adapter_for, check_reducible
+from texturevlm.vlm import HOOKS, ModelHook, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.attention import ModelAttention, attend
-from texturevlm.vlm.attention.options import LANGUAGE, TOWER
+from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
@@ -63,10 +61,7 @@ LOADING = (
     "tokens",
     "looks",
     "captured",
-    "reduce",
-    "keep",
-    "attention",
-    "tower_attention",
+    "hooks",
     *SETTINGS,
 )  # options of `load_vlm`
 OWN = (
@@ -75,8 +70,7 @@ OWN = (
     "sure",
     "stream",
     "return_details",
-    "reduce",
-    "keep",
+    "hooks",
     "fps",
     "seconds",
     "rate",
@@ -90,7 +84,7 @@ class VLM:
 
     model:     of transformers
     processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks, reduce, keep, attention, tower_attention: as in `load_vlm`
+    tokens, looks, hooks, options: as in `load_vlm`; options are those of hooks
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image); by
                default on a GPU
     budget, allocator, relevance, turn: as in `attach`
@@ -109,21 +103,18 @@ class VLM:
         tokens: str = TOKENS[0],
         looks: int | str = 1,
         captured: bool | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
-        attention: Any = None,
-        tower_attention: Any = None,
+        hooks: Sequence[ModelHook] = (),
+        **options: Any,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
-        check_choice("VLM", "tokens", tokens, TOKENS)
+        hooks_of("VLM", for_hooks(tokens))
         self.model = network_of("VLM", model)
-        detail = ModelAttention.of("VLM", attention, tower_attention)
-        detail.check("VLM", self.model.config, reduce=reduce)
+        self.hooks = hooks_of("VLM", options, hooks)
         check_looks("VLM", looks, RELEVANCES[0], tokens)
         check_family_looks("VLM", looks, self.model.config)
         given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
-        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in given.items() if value is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
             if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
@@ -135,13 +126,12 @@ class VLM:
         else:
             processor = attach(self.model, processor, **options)
         self.processor, self.tokens, self.looks = processor, tokens, looks
-        check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
-        self.reduce, self.keep = reduce, keep
-        self.attention = {LANGUAGE: attention, TOWER: tower_attention}
-        run = attend(hooked(self.model, processor), detail)
+        check_hooks("VLM", self.model.config, budgeted("VLM", self.hooks, self.budget)[1])
+        for hook in self.hooks:
+            hook.attach(hooked(self.model, processor))
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.graphs = CapturedModels(self.adapter, processor, captured=captured, attention=detail)
-        self.generator = Generator(self.adapter, self.graphs, run)
+        self.graphs = CapturedModels(self.adapter, processor, captured=captured)
+        self.generator = Generator(self.adapter, self.graphs)
         self._choice = CapturedChoice()
         released_with_hooks(self)
 
@@ -184,8 +174,7 @@ class VLM:
     def __repr__(self) -> str:
         allocator = getattr(self.allocator, "__name__", self.allocator)
         millions = sum(one.numel() for one in self.model.parameters()) / 1e6
-        given = {"reduce": self.reduce, "keep": self.keep, **self.attention}
-        more = "".join(f", {name}={value!r}" for name, value in given.items() if value)
+        more = "".join(f", {name}={value!r}" for hook in self.hooks for name, value in hook.given.items())
         return (
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
             f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r}"
@@ -248,8 +237,7 @@ class VLM:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
         turn: float | str | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
+        hooks: Sequence[ModelHook] = (),
         max_new_tokens: int | None = None,
         fps: float | None = None,
         seconds: float | None = None,
@@ -269,8 +257,8 @@ class VLM:
         sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
         return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        budget, allocator, relevance, turn, tokens, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]:
-                   nothing is reduced
+        budget, allocator, relevance, turn, tokens: as in `load_vlm`, for this call alone
+        hooks:     for this call, beside those of the model
         max_new_tokens: at most so many in the answer; 256 if not given
         fps:       of a video: frames per second that are looked at, 2 if not given. A list of frames with `fps` is a
                    video of that rate
@@ -278,7 +266,8 @@ class VLM:
         rate:      of a video: tokens per second, within the budget
         fine_pages: of a document: pages that get tokens of their own, at most, 1 to 20; if not given the number that
                    the checkpoint names, or 5
-        options:   of the model's `generate`, and levels and coordinates of an adapter's `prepare`. Decoding is greedy
+        options:   of hooks, as in `load_vlm`, for this call alone (reduce=[]: nothing is reduced); of the model's
+                   `generate`; and levels and coordinates of an adapter's `prepare`. Decoding is greedy
                    unless one of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
@@ -289,9 +278,9 @@ class VLM:
             allocator=allocator,
             relevance=relevance,
             turn=turn,
-            reduce=reduce,
-            keep=keep,
+            hooks=hooks,
             fine_pages=fine_pages,
+            **{name: options.pop(name) for name in list(options) if HOOKS.knows(name)},
         )
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
         laid = options.get("levels"), options.get("coordinates")
@@ -358,23 +347,25 @@ class VLM:
         allocator: str | Allocator | None = None,
         relevance: str | None = None,
         turn: float | str | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
+        hooks: Sequence[ModelHook] = (),
         fine_pages: int | None = None,
+        **options: Any,
     ) -> Choosing:
-        """How the tokens of a question are chosen: as given, or as for every question; checked."""
-        if reduce is None:
-            reduce, keep = self.reduce, self.keep if keep is None else keep
+        """How the tokens of a question are chosen: as given, or as for every question; checked. options: of hooks"""
+        tokens = self.tokens if tokens is None else tokens
+        found = hooks_of("ask", {**options, **for_hooks(tokens)}, hooks, self.hooks)
+        if late := next((one for one in found if one.lasting and one not in self.hooks), None):
+            raise ValueError(f"ask: {late.name} must be given to load_vlm, which changes the model, got {late!r:.80}")
         wanted = check_count("ask", "budget", self.budget if budget is None else budget, 1)
-        sampled, steps = sampled_and_kept("ask", reduce, keep, wanted)
+        sampled, found = budgeted("ask", found, wanted)
         looks = self.looks if looks is None else looks
         return Choosing(
             budget=sampled,
             allocator=self.allocator if allocator is None else allocator,
             relevance=usual_relevance(looks, self.relevance) if relevance is None else relevance,
             looks=looks,
-            tokens=self.tokens if tokens is None else tokens,
-            reduce=steps,
+            tokens=tokens,
+            hooks=found,
             turn=check_turn("ask", self.turn if turn is None else turn),
             fine_pages=self.fine_pages if fine_pages is None else fine_pages,
         ).check(self.model.config)
@@ -465,10 +456,7 @@ def load_vlm(
     tokens: str = TOKENS[0],
     looks: int | str = 1,
     captured: bool | None = None,
-    reduce: Any = None,
-    keep: int | float | None = None,
-    attention: Any = None,
-    tower_attention: Any = None,
+    hooks: Sequence[ModelHook] = (),
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -485,15 +473,9 @@ def load_vlm(
     looks:     1, 2 or auto, for every question, as in `ask`
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
                which makes the first question slower; by default on a GPU
-    reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
-               a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
-    keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
-               twice as many are chosen
-    attention: of the language model. dense; hierarchical: visual tokens coarse for every query, fine where it matters,
-               for thousands of tokens (docs/attention.md); window, linear or latent, its relatives; or a dict of
-               options: fine, block, group, neighbours, kind, share. Not with `reduce`; captured only while it decodes
-    tower_attention: the same for the vision tower, patch by patch (Qwen, GLM)
-    options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
+    hooks:     what changes the model while it runs (`vlm.ModelHook`)
+    options:   those by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
+               tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
                code from the hub is not run unless trust_remote_code says so
     budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
     is one; else the defaults of `attach`.
@@ -501,34 +483,23 @@ def load_vlm(
     given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     given = {name: value for name, value in given.items() if value is not None}
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
-    steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
-    detail = ModelAttention.of("load_vlm", attention, tower_attention)
-    for name in [one for one in options if one not in HUB_OPTIONS]:
-        if meant := near_miss(name, LOADING):
+    others = [one for one in options if one not in HUB_OPTIONS]
+    own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
+    for name in set(others) & set(options):
+        if meant := near_miss(name, {*LOADING, *HOOKS, *HOOKS.lab}):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay
         found = find(model, device=device, dtype=dtype, **options)
     settings = {**DEFAULTS, **for_answers(found.settings)}
     settings = {**settings, "relevance": usual_relevance(looks, settings["relevance"]), **given}
     _check("load_vlm", settings, tokens, looks)
-    sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
+    sampled, fitted = budgeted("load_vlm", own_hooks, settings["budget"])
     check_context("load_vlm", sampled, found.config)
-    check_reducible("load_vlm", found.config, steps)
+    check_hooks("load_vlm", found.config, fitted)
     check_family_looks("load_vlm", looks, found.config, settings["relevance"])
-    detail.check("load_vlm", found.config, reduce=reduce)
     network, processor = found.load()
     own = attach(network, processor, **settings)
-    return VLM(
-        network,
-        own,
-        tokens=tokens,
-        looks=looks,
-        captured=captured,
-        reduce=reduce,
-        keep=keep,
-        attention=attention,
-        tower_attention=tower_attention,
-    )
+    return VLM(network, own, tokens=tokens, looks=looks, captured=captured, hooks=own_hooks)
 
 
 def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +12,10 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES, TURN
 from texturevlm.pipeline import Allocator
-from texturevlm.reduce import ReduceStep
 from texturevlm.relevance.named import check_relevance
 from texturevlm.turned import check_turn
-from texturevlm.vlm import FAMILIES, check_reducible
+from texturevlm.vlm import FAMILIES, ModelHook
+from texturevlm.vlm.hook import check_hooks, hooks_of
 
 # Beside these, embedding:MODEL,PCA.
 RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "model", "none")
@@ -25,15 +24,13 @@ PATCHES = {  # an option of image processors → of vision configs
     "merge_size": "spatial_merge_size",
     "temporal_patch_size": "temporal_patch_size",
 }
-TOKENS = ("chosen", "weighted", "merged")
+TOKENS = ("chosen", "weighted")  # and what a hook makes of them
 LOOKS = (1, 2, "auto")
-LIKENESS = 0.76  # how alike a misspelled name and the one that was meant are, for difflib
 
 
-def near_miss(name: str, known: Collection[str]) -> str:
-    """What may have been meant by the name of an unknown option, for an error; empty if nothing comes near."""
-    near = difflib.get_close_matches(name, sorted(known), 1, LIKENESS)
-    return f" (did you mean {near[0]}?)" if near else ""
+def for_hooks(tokens: str) -> Mapping[str, str]:
+    """The option `tokens` as an option of hooks, if it names no built-in kind of tokens."""
+    return {} if tokens in TOKENS else {"tokens": tokens}
 
 
 def check_options(
@@ -59,7 +56,7 @@ def check_options(
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
         check_relevance(function, name, RELEVANCES)
-    check_choice(function, "tokens", tokens, TOKENS)
+    hooks_of(function, for_hooks(tokens))
     check_turn(function, turn)
 
 
@@ -67,7 +64,8 @@ def check_options(
 class Choosing:
     """How the tokens of a question are chosen; the fields are options of `ask`, but for tokens.
 
-    budget: tokens that are chosen; the steps of `reduce` follow
+    budget: tokens that are chosen
+    hooks:  what changes the model, as it was loaded or for this question
     levels, coordinates: as for an adapter's `prepare`; None: those of the checkpoint
     fine_pages: of a document
     """
@@ -77,7 +75,7 @@ class Choosing:
     relevance: str
     looks: int | str
     tokens: str
-    reduce: tuple[ReduceStep, ...] = ()
+    hooks: tuple[ModelHook, ...] = ()
     levels: str | None = None
     coordinates: str | None = None
     turn: float | str = TURN
@@ -95,10 +93,10 @@ class Choosing:
         check_relevance("ask", self.relevance, RELEVANCES)  # one: several are for training
         check_looks("ask", self.looks, self.relevance, self.tokens)
         check_family_looks("ask", self.looks, config, self.relevance)
-        if self.looks == "auto" and self.reduce:
-            raise ValueError("ask: looks must be 1 or 2 with reduce, got 'auto'")
+        if self.looks == "auto" and (hook := next((one for one in self.hooks if not one.grows), None)):
+            raise ValueError(f"ask: looks must be 1 or 2 with {hook.name}, got 'auto'")
         check_context("ask", self.budget, config)
-        check_reducible("ask", config, self.reduce)
+        check_hooks("ask", config, self.hooks)
         check_count("ask", "fine_pages", self.fine_pages, 1, MOST_FINE_PAGES)
         return self
 

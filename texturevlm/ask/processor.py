@@ -28,7 +28,7 @@ from texturevlm.ask.attended import choose_by_model
 from texturevlm.ask.choose import Chosen, choose
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_family_looks, check_options, near_miss
+from texturevlm.ask.options import check_belongs, check_context, check_family_looks, check_options
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions

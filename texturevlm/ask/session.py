@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from texturevlm.allocate.merge import child_shares
 from texturevlm.ask.asked import Asked
 from texturevlm.ask.attended import attended, choose_by_model, overview
-from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
+from texturevlm.ask.choose import Chosen, check_budget, choose, joined, shown_by, spend
 from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.options import Choosing
 from texturevlm.ask.prepared import PreparedImage
@@ -121,11 +120,7 @@ class ImageSession:
             return [self._weighted(image.texture, image.relevance(question, **by)) for image in self.images]
         options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
         captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
-        found = choose(self.images, question, **options) if captured is None else [captured]
-        if how.tokens != "merged":
-            return found
-        patches = self.model.adapter.merge
-        return [replace(one, shares=child_shares(one.allocation, one.relevance, patches)) for one in found]
+        return choose(self.images, question, **options) if captured is None else [captured]
 
     def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
         """A prompt with its tokens.
@@ -136,8 +131,9 @@ class ImageSession:
         chosen = self.chosen(question, how)
         read = [replace(one, allocation=image.followed(one.allocation)) for image, one in zip(self.images, chosen)]
         textures, given = [image.texture for image in self.images], self.as_given(chosen)
+        read = [shown_by(how.hooks, self.model.adapter, *one) for one in zip(textures, chosen, read)]
         closer = how.looks == 2 and chosen[0].relevance.scorer == "attention"  # or the overview showed everything
-        return Asked(conversation, textures, read, how.budget, how.reduce, given=given, looks=1 + closer)
+        return Asked(conversation, textures, read, how.budget, how.hooks, given=given, looks=1 + closer)
 
     def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
         """The model's own grid; the most relevant cell has the weight 1."""

@@ -137,6 +137,8 @@ class VideoSession:
         """
         if how.tokens != "chosen":
             raise ValueError(f"ask: tokens must be chosen for a video, got {how.tokens}")
+        if hook := next((one for one in how.hooks if one.repaints), None):
+            raise ValueError(f"ask: hooks must leave the pixels of a video, got {hook.name}")
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
         adapter = self.model.adapter
@@ -148,7 +150,7 @@ class VideoSession:
         if not adapter.videos:
             conversation = conversation_with(prompt, len(groups), adapter.marks, apart=apart, block=IMAGE)
         chosen = [Chosen(one.allocation, one.relevance) for one in shown]
-        return Asked(conversation, [], chosen, how.budget, how.reduce, groups)
+        return Asked(conversation, [], chosen, how.budget, how.hooks, groups)
 
     def views(self, shown: list[ShownMoment], how: Choosing) -> list[View]:
         """One per moment."""

@@ -60,21 +60,19 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.choose import check_budget
     from texturevlm.ask.documents import check_document
     from texturevlm.ask.options import check_looks, check_options
-    from texturevlm.ask.reduction import sampled_and_kept
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
-    from texturevlm.reduce import steps_of
     from texturevlm.video.sources import open_video
+    from texturevlm.vlm.hook import budgeted, hooks_of
 
     check_options("ask", budget, allocator, relevance, options.tokens, TURN if options.turn is None else options.turn)
     check_looks("ask", options.looks, relevance, options.tokens)
     check_budget(budget, len(images))
-    if options.budget is None:  # what lies beside the model may say another one
-        steps_of("ask", options.reduce, 1 if options.keep is None and options.reduce else options.keep)
-    else:
-        sampled_and_kept("ask", options.reduce, options.keep, budget)
+    hooks = hooks_of("ask", {"reduce": options.reduce, "keep": options.keep})
+    if options.budget is not None:  # else what lies beside the model may say another one
+        budgeted("ask", hooks, budget)
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):

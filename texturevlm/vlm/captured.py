@@ -16,7 +16,6 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, KeptReplays, Replay
-from texturevlm.reduce import ReduceStep
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.captured_decode import CapturedDecode
@@ -59,8 +58,6 @@ class FixedBudget:
     bucket:      prompts are padded to a multiple of it
     `tower`, `prefills` (by length, the oldest is dropped first) and `decode` are captured when they are first needed.
     """
-
-    steps: tuple[ReduceStep, ...] = ()  # that reduce its tokens: none, as ReducedBudget has them
 
     def __init__(
         self,

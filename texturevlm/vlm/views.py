@@ -16,7 +16,6 @@ from torch import Tensor
 
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
-from texturevlm.vlm.merged import merged_pixels
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.upright import as_read
@@ -106,21 +105,24 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         raise ValueError(
             f"{function}: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
         )
-    texture = _only_colours(texture)
-    pixels = sample(texture, _readable(allocation)).pixels
-    if picture.shares is not None:
-        pixels = merged_pixels(texture, _readable(allocation), picture.shares, pixels)
+    pixels = sampled(texture, allocation) if picture.pixels is None else picture.pixels
     views = []
     for image in range(allocation.batch):
         read = as_read(function, allocation.each(itemgetter(slice(image, image + 1))))
         order, begins = _reading_order(read, 0, levels)
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
-        own = _colours(pixels[image], texture)[order].unsqueeze(1)
+        own = pixels[image][order].unsqueeze(1)
         weight = None if picture.weight is None else picture.weight[image : image + 1]
         view = _view(read, weight, 0, order, begins, own)
         views.append(replace(view, causal=levels == "causal"))
     return views
+
+
+def sampled(texture: Texture, allocation: Allocation) -> Tensor:
+    """(B, K, 3, P, P): what a model is shown of footprints; finite in unused slots."""
+    texture = _only_colours(texture)
+    return _colours(sample(texture, _readable(allocation)).pixels, texture)
 
 
 def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "joint") -> View:
@@ -146,6 +148,8 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     check_readable(function, texture, allocation, side)
     if allocation.batch != 1:
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
+    if picture.pixels is not None:
+        raise ValueError(f"{function}: pixels are for images, got a video")
     upright = as_read(function, allocation)
     order, begins = _reading_order(upright, 0, levels)
     if len(order) == 0:
@@ -248,11 +252,11 @@ def _only_colours(texture: Texture) -> Texture:
 
 
 def _colours(pixels: Tensor, texture: Texture) -> Tensor:
-    """(K, C, P, P) → (K, 3, P, P)."""
+    """(..., K, C, P, P) → (..., K, 3, P, P)."""
     if set(COLOURS) <= set(texture.names):
-        return pixels[:, [texture.names.index(name) for name in COLOURS]]
+        return pixels[..., [texture.names.index(name) for name in COLOURS], :, :]
     if len(texture.names) == 1:
-        return pixels.expand(-1, 3, -1, -1)
+        return pixels.expand(*pixels.shape[:-3], 3, -1, -1)
     raise ValueError(f"prepare: texture must have {', '.join(COLOURS)}, or one channel, got {', '.join(texture.names)}")
 
 

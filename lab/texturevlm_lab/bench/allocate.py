@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from texturevlm.capture import CompiledChooser, compile
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade
-from texturevlm.capture import CompiledChooser, compile
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
 from texturevlm.pipeline import choose_tokens

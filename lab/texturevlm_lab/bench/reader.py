@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from texturevlm.capture import compile as capture
 
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.pretrained import PlainProcessor
-from texturevlm.capture import compile as capture
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.draw import to_pil
 from texturevlm.vlm.captured import FixedBudget

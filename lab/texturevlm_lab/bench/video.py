@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from texturevlm.capture import CompiledChooser
 from torch import Tensor
 
-from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
 from texturevlm.defaults import BUDGET, PATCH

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+from texturevlm.capture import compile as capture
 from torch import Tensor
 
 from texturevlm.ask.choose import in_slots
-from texturevlm.capture import compile as capture
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
 from texturevlm.pipeline import choose_tokens

@@ -217,8 +217,8 @@ def _check_model(options: argparse.Namespace) -> None:
     from texturevlm.ask.pretrained import find
     from texturevlm.check import check_choice
     from texturevlm.reduce import steps_of
-    from texturevlm.vlm import check_reducible
     from texturevlm.vlm.families import FAMILIES
+    from texturevlm.vlm.reduction.reducible import check_reducible
 
     config = find(options.model, device=options.device, dtype=options.dtype).config
     family = FAMILIES[config.model_type][0]

@@ -36,7 +36,7 @@ from texturevlm.codebook.fit import HELD
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import BUDGET
 from texturevlm.progress import Progress
-from texturevlm.vlm import stored_features
+from texturevlm.vlm import StoredFeatures
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -192,7 +192,7 @@ def _answers(vlm: VLM, prompts: Sequence[Asked], book: Codebook | None, own: int
     for first in range(0, len(prompts), BATCH):
         some = prompts[first : first + BATCH]
         rows = [part for one in some for part in _rows(one, book, own)]
-        with vlm.adapter.lock, stored_features(vlm.adapter, split_features(vlm.adapter, rows)):
+        with vlm.adapter.lock, StoredFeatures(split_features(vlm.adapter, rows)).run(vlm.adapter):
             found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=LENGTH)
     return found
 

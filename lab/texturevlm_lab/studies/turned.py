@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageChops
+from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
@@ -31,7 +32,6 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
-from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score

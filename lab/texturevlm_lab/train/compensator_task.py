@@ -25,8 +25,9 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.types import Texture
-from texturevlm.vlm import check_reducible, reduced
 from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.reducing import reduced
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.held_images import held_images

@@ -26,6 +26,8 @@ from texturevlm.reduce import Context, ReduceStep
 from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
 from texturevlm.types import Texture
 from texturevlm.vlm import check_reducible, reduced
+from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.reducing import reduced
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.held_images import held_images

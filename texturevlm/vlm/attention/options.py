@@ -10,6 +10,7 @@ from texturevlm.check import check_choice, check_count
 from texturevlm.ops.hierarchical import ATTENTION_KINDS, check_fine
 from texturevlm.ops.key_value_texture import check_block
 from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm.families.qwen import QwenAdapter
 
 DENSE = "dense"
 LANGUAGE, TOWER = "attention", "tower_attention"  # options of `load_vlm`: of the language model, of the vision tower
@@ -51,36 +52,6 @@ class AttentionOptions:
         return self
 
 
-@dataclass(frozen=True)
-class ModelAttention:
-    """Of the two halves of a model; None is dense."""
-
-    language: AttentionOptions | None
-    tower: AttentionOptions | None
-
-    @staticmethod
-    def of(function: str, attention: Any, tower_attention: Any) -> ModelAttention:
-        """From what `load_vlm` takes."""
-        return ModelAttention(
-            AttentionOptions.of(function, attention), AttentionOptions.of(function, tower_attention, TOWER)
-        )
-
-    @property
-    def is_dense(self) -> bool:
-        return self.language is None and self.tower is None
-
-    def check(self, function: str, config: Any, *, reduce: Any) -> ModelAttention:
-        """Raise if a model with this config cannot attend so, or not beside the other options."""
-        if self.language is not None:
-            check_attention(function, config)
-        if self.tower is not None:
-            check_tower_attention(function, config)
-        given = LANGUAGE if self.language is not None else TOWER
-        if reduce and not self.is_dense:
-            raise ValueError(f"{function}: reduce must not be given with {given}, got {reduce!r:.60}")
-        return self
-
-
 def check_attention(function: str, config: Any) -> None:
     """Raise if the language model of a model with this config cannot attend hierarchically."""
     if "sliding_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
@@ -93,7 +64,7 @@ def check_attention(function: str, config: Any) -> None:
 
 def check_tower_attention(function: str, config: Any) -> None:
     """Raise if the vision tower of a model with this config cannot attend hierarchically."""
-    known = [name for name, (adapter, _) in FAMILIES.items() if adapter.tower_has_detail]
+    known = [name for name, (adapter, _) in FAMILIES.items() if issubclass(adapter, QwenAdapter)]
     if config.model_type not in known:
         raise ValueError(
             f"{function}: {TOWER} must be dense for {config.model_type}, whose tower reads a few hundred patches at a "

@@ -48,7 +48,7 @@ class Encoder(Adapter):
 
     def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
         raise NotImplementedError(
-            f"stored_features: model must be a vision-language model, got {self.config.model_type}"
+            f"StoredFeatures: model must be a vision-language model, got {self.config.model_type}"
         )
 
     def features(self, texture: Texture, allocation: Allocation) -> Tensor:

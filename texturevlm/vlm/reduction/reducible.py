@@ -9,6 +9,7 @@ from texturevlm.reduce import ReduceStep, check_needs, planned
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION
 from texturevlm.vlm.families import FAMILIES
 from texturevlm.vlm.reduction.masks import EXPLICIT
+from texturevlm.vlm.reduction.places import PLACES_OF
 
 
 def check_reducible(function: str, config: Any, steps: Sequence[ReduceStep]) -> None:
@@ -16,9 +17,9 @@ def check_reducible(function: str, config: Any, steps: Sequence[ReduceStep]) -> 
     if not steps:
         return
     family, text = config.model_type, config.get_text_config()
-    kind = FAMILIES[family][0]
-    if not kind.reduces or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        known = ", ".join(name for name, (adapter, _) in FAMILIES.items() if adapter.reduces)
+    places = PLACES_OF.get(family)
+    if places is None or "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        known = ", ".join(name for name in FAMILIES if name in PLACES_OF)
         raise ValueError(
             f"{function}: reduce must be None for {family}, got {steps[0].method}; it works for {known}; "
             f"for {family} choose fewer tokens with budget"
@@ -36,5 +37,5 @@ def check_reducible(function: str, config: Any, steps: Sequence[ReduceStep]) -> 
         raise ValueError(
             f"{function}: attn_implementation must be {wanted} for reduce={steps[0].method!r}, got {implementation}"
         )
-    check_needs(function, steps, kind.reduces, family)
-    planned(function, steps, text.num_hidden_layers, kind(config).tower_depth)
+    check_needs(function, steps, places, family)
+    planned(function, steps, text.num_hidden_layers, FAMILIES[family][0](config).tower_depth)

@@ -28,6 +28,7 @@ from texturevlm.vlm.reduction.decode import DecodeReduction, Held, Slots
 from texturevlm.vlm.reduction.low_rank import load_difference
 from texturevlm.vlm.reduction.masks import Keys
 from texturevlm.vlm.reduction.reducible import check_reducible
+from texturevlm.vlm.reduction.scan import scan_of
 from texturevlm.vlm.reduction.seen import Seen, seen_by_prompt
 from texturevlm.vlm.reduction.sequence import Sequence
 
@@ -70,7 +71,7 @@ class Reducing:
         at = {place: [one for one in plan if one.stage.place == place] for place in PLACES}
         self.plan = at["projector"] + at["llm"]
         needed = {name for one in at["projector"] for name in one.stage.needs}
-        self.scan = adapter.scan(needed & WATCHED, at["pixels"] + at["tower"])
+        self.scan = scan_of(adapter, needed & WATCHED, at["pixels"] + at["tower"])
         normed = adapter.normed_heads
         self.decoding = DecodeReduction(self.language, at["decode"], self._axes, normed) if at["decode"] else None
         blocks = adapter.tower_blocks

@@ -7,7 +7,7 @@ beside FlashAttention and no attention matrix is stored.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.reduce import Planned, received_share
+from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.loops import rotated
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
@@ -23,15 +25,6 @@ from texturevlm.vlm.reduction.tower import TowerReduction
 from texturevlm.vlm.reduction.tower_qwen import QwenTower
 from texturevlm.vlm.reduction.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
-
-# Places where tokens may leave → the fields of a Context that methods get there.
-ALL_PLACES: Mapping[str, set[str]] = {
-    "pixels": {"pixels"},
-    "tower": {"keys"},
-    "projector": {"keys", "received", "shallow", "question"},
-    "llm": {"keys", "queries", "asked", "question"},
-    "decode": {"asked"},
-}
 
 
 class Scan(ABC):
@@ -232,3 +225,9 @@ class VitScan(Scan):
         whole = of_patches if self.tower is None else self.tower.in_all(of_patches)
         found: Tensor = whole.unflatten(1, (-1, self.adapter.merge**2))
         return found
+
+
+def scan_of(adapter: Adapter, wanted: set[str], plan: Sequence[Planned]) -> Scan:
+    """What watches the tower of a bound adapter, and reduces in it; arguments as of Scan."""
+    kind = QwenScan if isinstance(adapter, QwenAdapter) else VitScan
+    return kind(adapter, wanted, plan)
