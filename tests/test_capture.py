@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from texturevlm.capture import CompiledChooser, captured_question, compile
+from texturevlm.placement.captured import CompiledChooser, captured_question, compile
 
 from tests.channels.test_fused import picture
 from tests.conftest import worst

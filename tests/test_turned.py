@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from texturevlm.turned import (
+from texturevlm.frame import (
     TextRegion,
     UprightFrame,
     as_read,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
 from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part, scaled
+from texturevlm.placement import Placement
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
@@ -66,6 +67,19 @@ def look_picture(
         Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
         _footprints_panel(original, allocation, near, base),
     )
+
+
+def draw(placements: Sequence[Placement], titles: str | Sequence[str] = "") -> Image.Image:
+    """What a model reads of each picture, where its tokens lie, and why; one below the other.
+
+    titles: one for all, or one per placement
+    """
+    each = [titles] * len(placements) if isinstance(titles, str) else titles
+    drawn = [
+        question_picture(placed.picture.texture, placed.allocation, placed.relevance, title)
+        for placed, title in zip(placements, each)
+    ]
+    return stacked(drawn)
 
 
 def question_picture(

@@ -135,7 +135,7 @@ class Frame(NamedTuple):
         image = texture.levels[0]
         if self.angle % QUARTER == 0:
             turned = image.rot90(round(self.angle / QUARTER), (2, 3))
-            return replace(texture, levels=(turned,), size=tuple(turned.shape[2:]), resident=None)
+            return replace(texture, levels=(turned,), size=(turned.shape[2], turned.shape[3]), resident=None)
         size = round(self.size[0] * self.scale), round(self.size[1] * self.scale)
         grid = self._sources(size, image)
         found = functional.grid_sample(image.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from texturevlm.vlm.finer import Finer
+from texturevlm.placement.finer import Finer
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from texturevlm.vlm.finer import Finer
+from texturevlm.placement.finer import Finer
 
 import texturevlm as tv
 from tests.ask import models

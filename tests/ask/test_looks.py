@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from texturevlm.vlm.finer import Finer
+from texturevlm.placement.finer import Finer
 
 from tests.ask import models
 from tests.ask.test_videos import film

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from texturevlm.ask.sources import open_image
+from texturevlm.placement import open_image
 
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture

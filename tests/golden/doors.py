@@ -39,7 +39,7 @@ def geometry(rows: torch.Tensor, width: int) -> np.ndarray:
 
 def chosen_of(answer: Any) -> tuple[list[Any], list[str]]:
     """The allocations of an Answer with details, and the names of the scorers."""
-    return [own.allocation for own in answer.chosen], [own.relevance.scorer for own in answer.chosen]
+    return [own.given for own in answer.placements], [own.relevance.scorer for own in answer.placements]
 
 
 def client(model: Any = None) -> Any:
@@ -105,8 +105,10 @@ def choose_attended(name: str, **options: Any) -> Any:
 
 def choose_prepared(name: str, *questions: str) -> Any:
     """Several questions about what `prepare` made once."""
+    from texturevlm.relevance import prepare
+
     own = texture(name)
-    ready = tv.prepare(own, patch=32, relevance="scout")
+    ready = prepare(own, patch=32, relevance="scout")
     return [footprints(tv.choose_tokens(own, one, relevance=ready, budget=64)) for one in questions]
 
 
@@ -240,7 +242,7 @@ def session(name: str, *questions: str, **options: Any) -> Any:
     """What a session chooses, without an answer."""
     own = reader().prepare(PICTURES[name]())
     given = {"budget": 64, **options}
-    return [footprints(chosen.allocation) for one in questions for chosen in own.choose(one, **given)]
+    return [footprints(placement.given) for one in questions for placement in own.choose(one, **given)]
 
 
 def attached(*names: str, question: str = TOTAL, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from texturevlm.turned import TextRegion, following
+from texturevlm.frame import TextRegion, following
 
 import texturevlm as tv
 from texturevlm.relevance import orientation, text_regions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from texturevlm.capture import CompiledChooser, compile
+from texturevlm.placement.captured import CompiledChooser, compile
 
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped

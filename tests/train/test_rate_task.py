@@ -67,7 +67,7 @@ def test_what_is_needed_follows_from_the_tolerance(asked_pages, tiny_model, tole
 def test_a_given_answer_is_given_again(asked_pages, tiny_model):
     """With all tokens: the same logits; with few of them: the same answer and other logits."""
     from texturevlm.ask.prompted import chosen_prompt
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import choose_tokens
     from texturevlm.types import Texture
 
     vlm = load_vlm(tiny_model, budget=16, device="cpu")

@@ -8,7 +8,7 @@ import torch
 from tests.vlm import small
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.merged import merged_pixels
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
 
 FAMILIES = {**small.BUILDERS, "qwen2_vl": small.qwen2_vl}
@@ -47,13 +47,13 @@ def test_a_parent_is_the_weighted_mean_of_its_children_s_patch_embeddings(adapte
     shares = (four / four.sum((1, 3), keepdim=True)).view(1, 1, 4, 4)
     merged = patch_embeddings(
         adapter,
-        still_views("test", Picture(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side),
+        still_views("test", PromptImage(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side),
     )[0]
-    apart = patch_embeddings(adapter, still_views("test", Picture(texture, children), adapter.side))
+    apart = patch_embeddings(adapter, still_views("test", PromptImage(texture, children), adapter.side))
     weights = shares[0, 0].view(2, 2, 2, 2).permute(0, 2, 1, 3).reshape(4, 4)  # patch, child of it
     wanted = (apart * weights[..., None]).sum(1)
     assert torch.allclose(merged, wanted, atol=1e-5)
-    plain = patch_embeddings(adapter, still_views("test", Picture(texture, parent), adapter.side))[0]
+    plain = patch_embeddings(adapter, still_views("test", PromptImage(texture, parent), adapter.side))[0]
     assert (plain - wanted).abs().max() > 0.1  # a coarse picture of them is something else
 
 
@@ -66,9 +66,9 @@ def test_equal_children_give_one_of_them_at_the_place_of_the_parent(adapter):
     shares = torch.rand(1, 1, 4, 4).view(2, 2, 2, 2)
     shares = (shares / shares.sum((1, 3), keepdim=True)).view(1, 1, 4, 4)
     (merged,) = still_views(
-        "test", Picture(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side
+        "test", PromptImage(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side
     )
-    (one,) = still_views("test", Picture(texture, children), adapter.side)
+    (one,) = still_views("test", PromptImage(texture, children), adapter.side)
     assert torch.allclose(merged.pixels[0], one.pixels[0], atol=1e-5)
     assert torch.equal(merged.centre, parent.centre[0]) and torch.equal(merged.step, torch.tensor([[2.0, 2.0]]))
     inputs = adapter.prepare(QUESTION, texture, parent, pixels=merged_pixels(texture, parent, shares))

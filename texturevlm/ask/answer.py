@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ask.choose import Chosen
+from texturevlm.placement import Placement
 from texturevlm.vlm import ModelHook
 
 
@@ -37,7 +37,8 @@ class Answer:
     text:     the answer
     tokens:   its tokens as text, with the one that ended it
     logprobs: log-probability of each of them, before temperature and other processing
-    chosen:   per image, the tokens that the model was given and the relevance that they were chosen by
+    placements: per image, page or moment, where the tokens lie that the model read, and why; `given` has the footprints
+              in the image as it was given
     hooks:    what changed the model
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
@@ -51,7 +52,7 @@ class Answer:
     text: str
     tokens: list[str]
     logprobs: list[float]
-    chosen: list[Chosen]
+    placements: list[Placement]
     seconds: dict[str, float]
     unreadable: float | None = None
     looks: int = 1
@@ -64,7 +65,7 @@ class Answer:
     @property
     def visual_tokens(self) -> int:
         """How many tokens were chosen, in all images."""
-        return sum(int(one.allocation.valid.sum()) for one in self.chosen)
+        return sum(placement.tokens for placement in self.placements)
 
     @property
     def kept(self) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from texturevlm.ask.asked import Asked, has_column
 from texturevlm.ask.capturable import not_captured_because
+from texturevlm.ask.request import Request, has_column
 from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.hook import CapturedModel
@@ -70,7 +70,7 @@ class CapturedModels:
             count -= found[-1]
         return found
 
-    def find(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> CapturedModel | None:
+    def find(self, asked: Sequence[Request], options: Mapping[str, Any]) -> CapturedModel | None:
         """The captured model, if it is wanted and possible for these answers."""
         self._unfixed = self._used = None
         if not self.wanted:
@@ -87,7 +87,7 @@ class CapturedModels:
             self._used = found
         return found
 
-    def decoding(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> CapturedDecode | None:
+    def decoding(self, asked: Sequence[Request], options: Mapping[str, Any]) -> CapturedDecode | None:
         """What decodes answers whose prompts the model reads itself, if it is wanted and possible.
 
         Only where a hook acts in the model: other prompts come in too many lengths.
@@ -103,7 +103,7 @@ class CapturedModels:
             self.decode, self._decodes = CapturedDecode(self.adapter), len(asked)
         return self.decode
 
-    def _one(self, asked: Sequence[Asked]) -> CapturedModel:
+    def _one(self, asked: Sequence[Request]) -> CapturedModel:
         hooks = asked[0].hooks
         budget = asked[0].budget if hooks else self.processor.budget
         if self.fixed is None or self.fixed.stale or self._fixed_for != (budget, hooks):
@@ -120,7 +120,7 @@ class CapturedModels:
             self.together[count] = FixedBudget(self.adapter, budget, batch=count, masked=True, compiled=False)
         return self.together[count]
 
-    def _not_captured_because(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> str | None:
+    def _not_captured_because(self, asked: Sequence[Request], options: Mapping[str, Any]) -> str | None:
         slots, images, hooks = self.processor.budget, {len(one.textures) for one in asked}, asked[0].hooks
         if not self.adapter.captured:
             return f"models of {type(self.adapter).__name__} are not captured"
@@ -139,7 +139,7 @@ class CapturedModels:
             return "a model that several hooks change is not captured"
         if any(one.textures[0].pages is not None for one in asked):
             return "images that are read by pages are not captured"
-        if has_column(asked, "weights"):
+        if has_column(asked, "weight"):
             return "weighted tokens are not captured"
         if (budget := asked[0].budget) > slots and not hooks:  # a smaller one leaves slots unused
             return f"a budget of {budget} is not captured, because it is above the {slots} of this VLM"

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.asked import Asked, has_column
 from texturevlm.ask.captured_models import CapturedModels
-from texturevlm.ask.choose import in_slots
 from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.request import Request, has_column
 from texturevlm.ask.stream import streamed
+from texturevlm.placement import in_slots
 from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_generate import decoded_by_graph
@@ -31,19 +31,19 @@ class Generator:
     def __init__(self, adapter: Adapter, graphs: CapturedModels) -> None:
         self.adapter, self.graphs = adapter, graphs
 
-    def texts(self, asked: Sequence[Asked], options: dict[str, Any]) -> list[Any]:
+    def texts(self, asked: Sequence[Request], options: dict[str, Any]) -> list[Any]:
         """The answers; a list per prompt if the options make several sequences."""
         found = self._work(asked, options)()
         texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
         return _per_prompt(texts, len(asked))
 
-    def stream(self, asked: Asked, options: dict[str, Any]) -> Iterator[str]:
+    def stream(self, asked: Request, options: dict[str, Any]) -> Iterator[str]:
         """The pieces of one answer, as they come."""
         criteria = options.get("stopping_criteria")
         others = {name: value for name, value in options.items() if name != "stopping_criteria"}
         return streamed(self._work([asked], others), self.adapter.tokenizer, criteria)
 
-    def details(self, asked: Sequence[Asked], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
+    def details(self, asked: Sequence[Request], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
         """The answers with their details.
 
         seconds: of the stages before
@@ -63,12 +63,11 @@ class Generator:
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
-            chosen = own.chosen if own.given is None else own.given
-            details = text.strip(), tokens, logprobs[:length], chosen, taken, doubt
+            details = text.strip(), tokens, logprobs[:length], own.placements, taken, doubt
             answers.append(Answer(*details, pages=own.pages, hooks=own.hooks, looks=own.looks))
         return _per_prompt(answers, len(asked))
 
-    def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
+    def _work(self, asked: Sequence[Request], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
         fixed, device = self.graphs.find(asked, options), self.adapter.device
         generate = self._generate(asked, fixed)
@@ -93,9 +92,9 @@ class Generator:
 
         return work
 
-    def _generate(self, asked: Sequence[Asked], fixed: CapturedModel | None) -> Callable[..., Any]:
+    def _generate(self, asked: Sequence[Request], fixed: CapturedModel | None) -> Callable[..., Any]:
         if fixed is not None:
-            slots = [in_slots(one.chosen[0].allocation, fixed.budget) for one in asked]
+            slots = [in_slots(one.placements[0].allocation, fixed.budget) for one in asked]
             if len(asked) == 1:
                 return partial(fixed.generate, asked[0].prompt, asked[0].textures[0], slots[0])
             assert isinstance(fixed, FixedBudget)
@@ -103,11 +102,11 @@ class Generator:
             return partial(fixed.generate_each, prompts, images, slots)
         if any(one.clip is not None for one in asked):
             return partial(_generate_clips, self.adapter, asked)
-        allocations = [[one.allocation for one in own.chosen] for own in asked]
+        allocations = [[one.allocation for one in own.placements] for own in asked]
         more: dict[str, Any] = {}
-        for name in ("weights", "pixels"):
-            if has_column(asked, name):
-                more[name] = [[getattr(one, name) for one in own.chosen] for own in asked]
+        for name, column in (("weights", "weight"), ("pixels", "pixels")):
+            if has_column(asked, column):
+                more[name] = [[getattr(one, column) for one in own.placements] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
 
@@ -127,7 +126,7 @@ class Generator:
 
 def _generate_clips(
     adapter: Adapter,
-    asked: Sequence[Asked],
+    asked: Sequence[Request],
     *,
     levels: str | None = None,
     coordinates: str | None = None,

@@ -24,7 +24,7 @@ from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import decoded_by_graph
 from texturevlm.vlm.hook import running
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
@@ -58,7 +58,7 @@ def chosen_prompt(
 
     place: levels and coordinates, as in `Adapter.prepare`
     """
-    pictures = [Picture(*pair) for pair in zip(textures, allocations)]
+    pictures = [PromptImage(*pair) for pair in zip(textures, allocations)]
     groups = [group for one in pictures for group in adapter.groups(one, **place)]
     messages = conversation_about(len(pictures), prompt, adapter.marks) if isinstance(prompt, str) else prompt
     ids = adapter.spell(messages, pictures, [adapter.filling(group, 0) for group in groups])

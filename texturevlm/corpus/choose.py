@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.capture import no_graph_because
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
 from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
 from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose, choose_tokens
+from texturevlm.placement.captured import no_graph_because
 from texturevlm.relevance import Scorer, find_scorer
 from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.maps import GRADED, UNASKED, ImageMaps
@@ -190,7 +190,8 @@ class Chooser:
             query, maps = scorer.score(scorer.prepare(texture), bucket.question, maps)
         balance = find_balance("corpus", BALANCE, scorer.name)
         relevance = balance.weigh(query, maps, bucket.size, "none" if query is None else scorer.name)
-        return self._sampled(texture, choose_tokens(texture, relevance=relevance, **self._given))
+        how = self.recipe.tokens
+        return self._sampled(texture, how.chooser(texture, relevance, budget=how.budget, patch=how.patch))
 
     def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
@@ -198,13 +199,12 @@ class Chooser:
 
     def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Any, ...]:
         question = Question(*asked) if asked else bucket.question
-        allocation = choose_tokens(texture, question, relevance=scorer, **self._given)
+        how = self.recipe.tokens
+        if how.turn == 0:
+            _, allocation = choose(texture, question, how, scorer)
+        else:  # each in an upright picture of its own
+            allocation = choose_tokens(texture, question, how=how, relevance=scorer)
         return texture, *self._sampled(texture, allocation)
-
-    @property
-    def _given(self) -> Any:
-        """What the recipe says of every choice."""
-        return {"budget": self.recipe.budget, "patch": self.recipe.patch, "allocator": self.recipe.allocator}
 
     def _sampled(self, texture: Texture, allocation: Allocation) -> tuple[Tensor, ...]:
         """The columns of an allocation, and the bytes of its patches, if they are wanted."""
@@ -250,7 +250,7 @@ class Chooser:
         if raw.is_cuda and not full:
             return "less than half a batch"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
-        return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
+        return no_graph_because(like, scorer, self.recipe.tokens)
 
 
 def _encoded(asked: Sequence[str]) -> list[Tensor]:

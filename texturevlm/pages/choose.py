@@ -13,12 +13,11 @@ from texturevlm.allocate.search import OVERVIEW
 from texturevlm.allocate.traverse import Item, traverse
 from texturevlm.check import check_count
 from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
-from texturevlm.frame import following
 from texturevlm.pages.document import ImagePages, open_pages
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
-from texturevlm.place import Picture, Placement, TokenConfig, place, prepare
+from texturevlm.placement import Picture, Placement, TokenConfig, place, prepare
 from texturevlm.relevance import Relevance, find_scorer
 from texturevlm.relevance.maps import UNASKED
 from texturevlm.types import Allocation, Texture
@@ -108,8 +107,7 @@ def page_tokens(
     items = [Item(sight.worth, partial(opened, index)) for index, sight in enumerate(sights)]
     found = []
     for item in traverse(items, budget=budget, most=fine_pages, patch=how.patch, allocator=how.chooser):
-        picture = pictures[item.index]
-        placement = Placement(picture, following(item.allocation, picture.regions), item.relevance)
+        placement = Placement(pictures[item.index], item.allocation, item.relevance)
         found.append(PageTokens((item.index + 1,), placement, sights[item.index].worth))
     shown = {number for page in found for number in page.numbers}
     others = [index for index in range(len(pages)) if index + 1 not in shown]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from texturevlm.pages.document import Pages
 from texturevlm.pages.sheet import thumbnail
-from texturevlm.place import Finer, Picture, TokenConfig, prepare
+from texturevlm.placement import Finer, Picture, TokenConfig, prepare
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.scout import load_scout

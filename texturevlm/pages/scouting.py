@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.pages.pictures import PagePictures
-from texturevlm.place import TokenConfig
+from texturevlm.placement import TokenConfig
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots

@@ -27,7 +27,7 @@ from texturevlm.types import Texture
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM, ImageSession
-    from texturevlm.ask.options import Choosing
+    from texturevlm.ask.config import Choosing
     from texturevlm.ask.videos import VideoSession
 
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
+from texturevlm.placement.captured import no_capture_because
 from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, find_relevance
 from texturevlm.relevance.scorers import AttentionScorer, EmbeddingScorer
 from texturevlm.types import Allocation, Texture

@@ -28,7 +28,7 @@ from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
-from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
+from texturevlm.vlm.prompts import Prompt, PromptImage, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
@@ -266,7 +266,7 @@ class Adapter(ABC):
         levels, coordinates: as for `prepare`
         """
         levels, coordinates = self.checked_layout("encode", levels, coordinates, COORDINATES)
-        views = still_views("encode", Picture(texture, allocation), self.side, levels=levels)
+        views = still_views("encode", PromptImage(texture, allocation), self.side, levels=levels)
         return to_tokens(allocation, views, self.embed(views, coordinates=coordinates))
 
     def prepare(
@@ -318,7 +318,7 @@ class Adapter(ABC):
         return answer_ids(self.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
     def groups(
-        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+        self, picture: PromptImage, *, levels: str | None = None, coordinates: str | None = None
     ) -> list[list[View]]:
         """The views of a picture, one group per placeholder."""
         if picture.is_video:
@@ -344,7 +344,7 @@ class Adapter(ABC):
         """All texts that stand for a picture in a prompt."""
         return [self.mark]
 
-    def spell(self, prompt: Prompt, pictures: Sequence[Picture], fillings: Sequence[str]) -> list[int]:
+    def spell(self, prompt: Prompt, pictures: Sequence[PromptImage], fillings: Sequence[str]) -> list[int]:
         """The ids of a prompt whose placeholders are filled."""
         text = worded("prepare", self.processor, prompt, pictures, self.marks)
         ids: list[int] = self.tokenizer(filled("prepare", text, self.marks, fillings))["input_ids"]
@@ -436,7 +436,7 @@ class Adapter(ABC):
         texture = Texture.open(torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size))
         corners = torch.tensor([[0.0, 0.0], [1.0, 0.0]]) * self.side
         allocation = Allocation.of_boxes(torch.cat([corners, corners + self.side], -1)[None], size, self.side)
-        (near,) = still_views("adapt", Picture(texture, allocation), self.side)
+        (near,) = still_views("adapt", PromptImage(texture, allocation), self.side)
         far = replace(near, centre=near.centre * torch.tensor([3.0, 1.0]))  # the same pixels elsewhere
         if not moves(self, lambda: self.embed([near])[0][0], lambda: self.embed([far])[0][0]):
             self.refuse("the positions of chosen patches")

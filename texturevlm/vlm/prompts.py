@@ -19,7 +19,7 @@ Prompt = str | list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class PromptImage:
     """Images of one size, or the frames of a video, with their allocation.
 
     weight: (B, K), weight of each token; None: 1
@@ -44,7 +44,7 @@ def is_conversation(prompt: Any) -> bool:
 
 def pair(
     function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None, pixels: Any = None
-) -> list[tuple[Prompt, list[Picture]]]:
+) -> list[tuple[Prompt, list[PromptImage]]]:
     """Each prompt with its pictures.
 
     prompts: one, or a list of them. With one, all textures belong to it, in order; a Texture that has several images
@@ -67,7 +67,7 @@ def pair(
     return [(prompt, _pictures(function, *own)) for prompt, *own in given]
 
 
-def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixels: Any) -> list[Picture]:
+def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixels: Any) -> list[PromptImage]:
     if isinstance(textures, Texture) != isinstance(allocations, Allocation):
         got = f"{type(textures).__name__} and {type(allocations).__name__}"
         raise TypeError(f"{function}: textures and allocations must both be lists, or one of each, got {got}")
@@ -82,7 +82,7 @@ def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixe
         if own is not None:
             side = allocation.patch
             check_shapes(function, valid=(allocation.valid, "B K"), pixels=(own, f"B K 3 {side} {side}"))
-    return [Picture(*one) for one in zip(textures, allocations, weights, pixels)]
+    return [PromptImage(*one) for one in zip(textures, allocations, weights, pixels)]
 
 
 def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Tensor | None) -> tuple[Any, ...]:
@@ -95,7 +95,7 @@ def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Te
     return texture.split(), allocations, *(None if one is None else [one[own] for own in singles] for one in columns)
 
 
-def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:
+def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[PromptImage], marks: Sequence[str]) -> str:
     """The prompt as text by the chat template of the model, with one placeholder per picture.
 
     marks: the placeholders; a text that holds one of them is used as it is

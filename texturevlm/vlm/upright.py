@@ -1,7 +1,7 @@
 """Turned footprints as a model reads them: upright, at their places in the upright frame of the page.
 
-Where tokens are placed in an upright picture (`texturevlm.place`), most are upright already, and stamps and signs alone
-are turned. Footprints that a caller turned himself come without a frame; the angle that most of their area has is
+Where tokens are placed in an upright picture (`texturevlm.placement`), most are upright already, and stamps and signs
+alone are turned. Footprints that a caller turned himself come without a frame; the angle that most of their area has is
 taken.
 """
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.upright import as_read
 
@@ -97,7 +97,7 @@ def moment_view(
     return replace(view, moment=moment, video=True, causal=levels == "causal", fps=fps, seconds=time)
 
 
-def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
+def still_views(function: str, picture: PromptImage, side: int, *, levels: str = "joint") -> list[View]:
     """One view per image of the batch."""
     texture, allocation = picture.texture, picture.allocation
     check_readable(function, texture, allocation, side)
@@ -139,7 +139,7 @@ def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "j
     return replace(view, causal=levels == "causal")
 
 
-def video_view(function: str, picture: Picture, side: int, *, levels: str, moments: int) -> View:
+def video_view(function: str, picture: PromptImage, side: int, *, levels: str, moments: int) -> View:
     """All frames in one view: a token of frame f shows f and the frames after it, `moments` of them in all.
 
     picture: a texture with one image per frame, and an allocation for one sample, whose `source` says which frame

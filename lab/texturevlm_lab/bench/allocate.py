@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from texturevlm.capture import CompiledChooser, compile
+from texturevlm.placement.captured import CompiledChooser, compile
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
 from texturevlm.allocate.cascade import cascade
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps

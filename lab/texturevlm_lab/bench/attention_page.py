@@ -19,7 +19,7 @@ from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import KnownOf
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.hook import running
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.vlm_rows import add_row
 from texturevlm_lab.bench.vlm_theirs import prompt_ids, random_model, their_first_token
@@ -49,7 +49,7 @@ def add_page(report: Report) -> None:
     size = SMALL_PAGE if report.quick else A4
     texture = Texture((torch.rand(1, 3, *size, device=report.device),)).mipmapped()
     grid = own_grid(adapter, texture)
-    (views,) = adapter.groups(Picture(texture, grid))
+    (views,) = adapter.groups(PromptImage(texture, grid))
     tokens = len(views[0])
     inputs = adapter.assemble([prompt_ids(adapter, tokens)], views)
     work = f"page of {tokens} visual tokens, 4B model"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from texturevlm.capture import compile as capture
+from texturevlm.placement import compile as capture
 
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about

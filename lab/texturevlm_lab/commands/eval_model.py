@@ -213,7 +213,7 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
 
 def _check_model(options: argparse.Namespace) -> None:
     """What the model's config says it cannot do is refused before its weights are read."""
-    from texturevlm.ask.options import check_context, check_family_looks
+    from texturevlm.ask.config import check_context, check_family_looks
     from texturevlm.ask.pretrained import find
     from texturevlm.check import check_choice
     from texturevlm.reduce import steps_of

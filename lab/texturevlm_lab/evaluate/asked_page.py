@@ -15,7 +15,7 @@ from texturevlm.ask.attended import COARSE_VIEW, attended, overview
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
 from texturevlm.relevance.maps import UNASKED
 from texturevlm.types import Allocation

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare

@@ -23,7 +23,7 @@ from texturevlm.allocate.value import delivered_scale
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.words import WORD_HEIGHT

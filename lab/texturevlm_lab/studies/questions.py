@@ -27,7 +27,7 @@ from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.distance import distance_field
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.ops.select import UNIT
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import load_data

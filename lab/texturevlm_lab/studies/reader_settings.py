@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from texturevlm.vlm.finer import FINEST, Finer, read_finer
+from texturevlm.placement.finer import FINEST, Finer, read_finer
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm

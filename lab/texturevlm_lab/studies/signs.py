@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from texturevlm.turned import turn_vectors
+from texturevlm.frame import turn_vectors
 from torch import Tensor
 
 from texturevlm.check import check_count

@@ -18,13 +18,13 @@ from torch.nn import functional
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.prompted import Prompted, batched_inputs, end_token, generated
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.scout import encode
 from texturevlm.scout.scout import grey_input
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
 from texturevlm.vlm import StoredFeatures
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.train.soft_choice import relaxed_top_k
@@ -123,7 +123,7 @@ class AnswerExamples:
         """The candidates of a page: one grid over all of it."""
         how: Any = {"budget": self.candidates, "patch": self.vlm.adapter.side}
         allocation = choose_tokens(texture, allocator="resize", relevance="none", **how)
-        return [view for group in self.vlm.adapter.groups(Picture(texture, allocation)) for view in group]
+        return [view for group in self.vlm.adapter.groups(PromptImage(texture, allocation)) for view in group]
 
 
 def chosen_prompt_ids(vlm: VLM, question: str, tokens: int) -> list[int]:

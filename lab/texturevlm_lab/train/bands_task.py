@@ -22,7 +22,7 @@ from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.ops.pyramid import laplacian_pyramid
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.types import Texture
 from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes

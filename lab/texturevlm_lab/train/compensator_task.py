@@ -21,7 +21,7 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
 from texturevlm.check import check_choice, check_count
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.types import Texture

@@ -20,7 +20,7 @@ from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
 from texturevlm.check import check_count
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.reduce import Context, ReduceStep
 from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics

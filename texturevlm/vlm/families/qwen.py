@@ -23,7 +23,7 @@ from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
@@ -200,7 +200,7 @@ class QwenAdapter(Adapter):
         return None
 
     def groups(
-        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+        self, picture: PromptImage, *, levels: str | None = None, coordinates: str | None = None
     ) -> list[list[View]]:
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
@@ -212,7 +212,7 @@ class QwenAdapter(Adapter):
         found = super().groups(picture, levels=levels)
         return [rectangles("prepare", view, self.side) for (view,) in found] if crops else found
 
-    def video_views(self, picture: Picture, levels: str) -> list[View]:
+    def video_views(self, picture: PromptImage, levels: str) -> list[View]:
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
 

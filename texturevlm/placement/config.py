@@ -10,7 +10,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.frame import AUTO, check_turn
-from texturevlm.place.finer import Finer
+from texturevlm.placement.finer import Finer
 from texturevlm.relevance import Balance, Scorer, find_scorer
 from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.prepared import BALANCE

@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.share import as_batch
 from texturevlm.check import check_count, check_size
 from texturevlm.cuda.graph import KeptReplays
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
-from texturevlm.place.config import TokenConfig
-from texturevlm.place.picture import Picture
+from texturevlm.placement.config import TokenConfig
+from texturevlm.placement.picture import Picture, prepare
+from texturevlm.placement.place import place_together
 from texturevlm.relevance import SCORERS, Prepared, Relevance, Scorer, find_relevance, find_scorer
 from texturevlm.relevance.maps import GRADED, UNASKED, cell_level
 from texturevlm.relevance.named import BY_HAND, check_relevance
@@ -176,6 +178,8 @@ def no_graph_because(image: Tensor, scorer: Scorer, how: TokenConfig) -> str | N
     """Why the choice of tokens for an image (B, C, H, W) cannot be captured; None if it can."""
     if not image.is_cuda:
         return f"graphs are for a GPU, and the image is on {image.device.type}"
+    if how.turn != 0:
+        return "images are turned upright one by one"
     if not isinstance(how.allocator, str):
         return "the allocator is a function of the caller"
     if not scorer.capturable:
@@ -215,6 +219,7 @@ def compile(
     *,
     patch: int = PATCH,
     relevance: str = RELEVANCE,
+    turn: float | str = TURN,
     batch: int = 1,
     device: torch.device | str | None = None,
     graphs: int = MOST_GRAPHS,
@@ -225,6 +230,7 @@ def compile(
     size:      (height, width), captured at once; other sizes when they first come
     allocator: a name of `texturevlm.ALLOCATORS`; its `capture` says whether it can be captured
     relevance: auto or a name of `texturevlm.SCORERS`; its `capturable` says whether it can be captured
+    turn:      as in TokenConfig; images that are turned upright are not captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
     graphs:    how many graphs are kept
@@ -234,7 +240,7 @@ def compile(
     height, width = check_size("compile", size)
     check_count("compile", "batch", batch, 1)
     check_count("compile", "graphs", graphs, 0)
-    how = TokenConfig(budget, allocator, patch=patch, options=options)
+    how = TokenConfig(budget, allocator, turn=turn, patch=patch, options=options)
     if not isinstance(allocator, str):
         raise TypeError(f"compile: allocator must be a name, got {allocator!r:.40}")
     check_relevance("compile", relevance, ("auto", *(name for name in SCORERS if name not in BY_HAND)))
@@ -263,7 +269,15 @@ class CompiledChooser:
             image = Texture.open(image).levels[0]
         elif image.dim() == 3:
             image = image[None]
-        made = self.choice.replayed(image, question, self.how) or self.choice.plain(image, question, self.how)
+        made = self.choice.replayed(image, question, self.how)
+        if made is None and self.how.turn == 0:
+            made = self.choice.plain(image, question, self.how)
+        if made is None:
+            texture = Texture((image,)).mipmapped()
+            with torch.no_grad():
+                parts = [prepare(part, self.how) for part in texture.split()]
+                placed = [place_together([part], question, self.how)[0].given for part in parts]
+                return sample(texture, as_batch(placed))
         assert made.pixels is not None
         return Patches(made.pixels, made.allocation)
 

@@ -1,7 +1,7 @@
 """A picture: an image as tokens are placed in it, upright, and enlarged where a model wants finer print.
 
-What was found in an image whatever is asked (its angle, its maps, what scorers read) is kept beside it, so that the next
-question costs only the question.
+What was found in an image whatever is asked (its angle, its maps, what scorers read) is kept beside it, so that the
+next question costs only the question.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from texturevlm.frame import Frame, TextRegion, upright_frame
 from texturevlm.ops import backend as backends
-from texturevlm.place.config import TokenConfig
-from texturevlm.place.sources import open_image
+from texturevlm.placement.config import TokenConfig
+from texturevlm.placement.sources import open_image
 from texturevlm.relevance import Prepared, find_scorer
 from texturevlm.relevance.orientation import find_turn_and_read
 from texturevlm.relevance.text_regions import find_regions
@@ -63,6 +64,12 @@ class Picture:
     regions: tuple[TextRegion, ...]
     memo: Prepared
     findings: Findings
+
+    @classmethod
+    def of_frame(cls, given: Tensor, upright: Tensor, frame: Frame, patch: int) -> Picture:
+        """A frame of a video. given, upright: (1, 3, H, W) bytes, as the camera saw it and turned upright"""
+        original, texture = (Texture((image.float() / 255,)) for image in (given, upright))
+        return cls(original, texture, frame, (), Prepared(texture, patch=patch), Findings())
 
     @property
     def patch(self) -> int:

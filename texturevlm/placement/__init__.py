@@ -6,13 +6,13 @@
 `how` is a TokenConfig. Several pictures share one budget in `place_together`. What a graph captures is `choose`.
 """
 
-from texturevlm.place.captured import CapturedChoice, choose, compile
-from texturevlm.place.config import Allocator, TokenConfig
-from texturevlm.place.finer import Finer
-from texturevlm.place.picture import Findings, Picture, prepare
-from texturevlm.place.place import Placement, in_slots, place, place_together
-from texturevlm.place.sources import open_image
-from texturevlm.place.tokens import choose_tokens
+from texturevlm.placement.captured import CapturedChoice, choose, compile
+from texturevlm.placement.config import Allocator, TokenConfig
+from texturevlm.placement.finer import Finer
+from texturevlm.placement.picture import Findings, Picture, prepare
+from texturevlm.placement.place import Placement, in_slots, place, place_together
+from texturevlm.placement.sources import open_image
+from texturevlm.placement.tokens import choose_tokens
 
 __all__ = [
     "Allocator",

@@ -1,13 +1,14 @@
 """`place`: pictures, a question and a config → placements, which say where every token lies, and why.
 
-What points back (a second look, the model's attention, gaze, a user's box, an oracle) is evidence: a map that is added to
-the relevance, minus what an earlier placement shows.
+What points back (a second look, the model's attention, gaze, a user's box, an oracle) is evidence: a map that is added
+to the relevance, minus what an earlier placement shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -19,8 +20,8 @@ from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.frame import Frame, following
 from texturevlm.ops.legibility import legibility
-from texturevlm.place.config import TokenConfig
-from texturevlm.place.picture import Picture, prepare
+from texturevlm.placement.config import TokenConfig
+from texturevlm.placement.picture import Picture, prepare
 from texturevlm.relevance import AttentionScorer, Relevance, Scorer, find_scorer
 from texturevlm.relevance.maps import normalised
 from texturevlm.scout import Question
@@ -35,17 +36,22 @@ BY_EVIDENCE = "attention"  # the relevance that asks no scorer: the evidence is 
 class Placement:
     """The tokens of one picture.
 
-    allocation: footprints in the picture's texture, as a model reads them: those in regions are turned with their text
-    relevance:  of the texture, that they were placed by
-    weight:     (1, K), of each token; None: 1
-    shares:     (1, K, n, n), of the children of merged tokens; None: no token is merged
+    upright:   footprints along the axes of the picture's texture, as the allocator gave them
+    relevance: of the texture, that they were placed by
+    weight:    (1, K), of each token; None: 1
+    pixels:    (1, K, 3, P, P), what the tokens show in the place of the texture's own samples; None: these
     """
 
     picture: Picture
-    allocation: Allocation
+    upright: Allocation
     relevance: Relevance
     weight: Tensor | None = None
-    shares: Tensor | None = None
+    pixels: Tensor | None = None
+
+    @cached_property
+    def allocation(self) -> Allocation:
+        """The footprints in the texture as a model reads them: those in regions are turned with their text."""
+        return following(self.upright, self.picture.regions)
 
     @property
     def given(self) -> Allocation:
@@ -58,14 +64,18 @@ class Placement:
         scale = self.picture.frame.scale
         if scale == 1:
             return self.relevance
-        size = self.picture.texture.size
-        size = round(size[0] * scale), round(size[1] * scale)
+        height, width = self.picture.texture.size
+        size = round(height * scale), round(width * scale)
         return replace(self.relevance, legible_scale=self.relevance.legible_scale * scale, size=size)
+
+    def after(self, first: Placement) -> Placement:
+        """The tokens of an earlier placement of this picture and these; the number of slots is the sum of both."""
+        return replace(self, upright=joined(first.upright, self.upright))
 
     @property
     def tokens(self) -> int:
         """How many footprints are used. Reads values, so it waits for a GPU."""
-        return int(self.allocation.valid.sum())
+        return int(self.upright.valid.sum())
 
 
 class Captured(Protocol):
@@ -74,15 +84,28 @@ class Captured(Protocol):
     def __call__(self, picture: Picture, question: str, how: TokenConfig) -> tuple[Allocation, Relevance] | None: ...
 
 
-def place(picture: Any, question: str = "", how: TokenConfig | None = None, **more: Any) -> Placement:
+def place(
+    picture: Any,
+    question: str = "",
+    how: TokenConfig | None = None,
+    *,
+    evidence: Tensor | None = None,
+    after: Placement | None = None,
+) -> Placement:
     """Place the tokens of one picture.
 
     picture: what `prepare` made, or any image
-    more:    evidence and after, as in `place_together`, for this picture
+    evidence, after: as in `place_together`, of this picture
     """
     how = (TokenConfig() if how is None else how).check("place")
-    pictures = [prepare(picture, how)]
-    return place_together(pictures, question, how, **{name: [value] for name, value in more.items()})[0]
+    seen = None if evidence is None else [evidence]
+    known = None if after is None else [after]
+    found = place_together([prepare(picture, how)], question, how, evidence=seen, after=known)
+    if not found:
+        raise ValueError(
+            f"place: budget must leave tokens behind the {after and after.tokens} of after, got {how.budget}"
+        )
+    return found[0]
 
 
 def place_together(
@@ -98,35 +121,32 @@ def place_together(
     """Place the tokens of several pictures that share the budget, by the expected value of tokens in each.
 
     evidence: a map (1, h, w) per picture, at least 0, of where else to look, and how much of it lies in each
-    after:    placements that the model has read: their tokens count for the budget and stay, and what they show legibly
-              needs no more tokens
+    after:    placements that the model has read: their tokens count for the budget, and what they show legibly needs no
+              more. What comes back are further tokens alone; none if nothing is left to see, or no budget
     captured: what may place the tokens of one picture by a graph
     first:    the number of the first picture among those that a scorer holds maps of
     """
     how = TokenConfig() if how is None else how
     rest = how.budget - sum(placement.tokens for placement in after or ())
     if after is not None and rest < len(pictures):
-        return list(after)
+        return []
     check_budget(rest, len(pictures))
-    if captured is not None and len(pictures) == 1 and evidence is None and after is None:
+    if captured and len(pictures) == 1 and evidence is None and after is None and isinstance(question, str):
         found = captured(pictures[0], question, how)
         if found is not None:
-            return [_placed(pictures[0], *found)]
+            return [Placement(pictures[0], *found)]
     maps, chances = [], []
     for index, picture in enumerate(pictures):
-        seen, known = evidence and evidence[index], after and after[index]
+        seen, known = evidence[index] if evidence else None, after[index] if after else None
         by = _scorer(how.relevance, first + index, picture.frame)
         own, chance = _relevance(
             picture, question, replace(how, relevance=by), rest / len(pictures), seen, known, alone=len(pictures) == 1
         )
         maps.append(own)
         chances.append(chance)
-    if after is None:
-        return spend(pictures, maps, chances, replace(how, budget=rest))
-    if sum(chances) <= 0:  # nothing is left to see
-        return list(after)
-    closer = spend(pictures, maps, chances, replace(how, budget=rest))
-    return [replace(new, allocation=joined(first.allocation, new.allocation)) for first, new in zip(after, closer)]
+    if after is not None and sum(chances) <= 0:
+        return []
+    return spend(pictures, maps, chances, replace(how, budget=rest))
 
 
 def _relevance(
@@ -153,7 +173,7 @@ def _relevance(
             pointed = picture.memo.find(question, scorer=AttentionScorer(evidence), balance=balance)
             found = replace(found, mass=found.mass + pointed.mass, scorer=pointed.scorer)
     if after is not None:
-        scale = delivered_scale(after.allocation, found.grid).to(found.mass)
+        scale = delivered_scale(after.upright, found.grid).to(found.mass)
         found = replace(found, mass=found.mass * (1 - legibility(after.relevance.legible_scale, scale)))
     chance = 1.0
     if evidence is not None and not alone:
@@ -204,13 +224,9 @@ def spend(
             weights=chances,
         )
     return [
-        _placed(picture, how.chooser(picture.texture, own, budget=share, patch=how.patch, **how.options), own)
+        Placement(picture, how.chooser(picture.texture, own, budget=share, patch=how.patch, **how.options), own)
         for picture, own, share in zip(pictures, maps, shares)
     ]
-
-
-def _placed(picture: Picture, allocation: Allocation, relevance: Relevance) -> Placement:
-    return Placement(picture, following(allocation, picture.regions), relevance)
 
 
 def check_budget(budget: int, pictures: int) -> None:
