@@ -23,8 +23,10 @@ from texturevlm.bench.attention_error import dense_attention, relative_error
 from texturevlm.bench.attention_trained import Layers, attention_inputs
 from texturevlm.bench.timing import Work, device_warm
 from texturevlm.evaluate.markdown import markdown_page, markdown_table
-from texturevlm.ops import BlockLayout, DeviceTexture, KeyValueTexture, hierarchical_attention, lookup, mipmap
-from texturevlm.ops.key_value_texture import KeyValueLevel, block_means
+from texturevlm.ops import DeviceTexture, lookup, mipmap
+from texturevlm.ops.block_layout import BlockLayout
+from texturevlm.ops.hierarchical import hierarchical_attention
+from texturevlm.ops.key_value_texture import KeyValueLevel, KeyValueTexture, block_means
 
 SIDE = 8  # of a block, in tokens
 LEVEL = 3  # at which a texel is a block

@@ -12,7 +12,7 @@ from texturevlm.bench.attention_trained import attention_inputs, layer_errors
 from texturevlm.bench.pictures import page
 from texturevlm.bench.reader import random_reader
 from texturevlm.draw import to_pil
-from texturevlm.ops import hierarchical_attention
+from texturevlm.ops.hierarchical import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
 from texturevlm.vlm.attention import AttentionOptions
 from texturevlm.vlm.prompts import Picture

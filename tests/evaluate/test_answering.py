@@ -38,6 +38,7 @@ from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.finer import Finer
+from texturevlm.vlm.reduction.hook import TokenReduction
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 

@@ -34,7 +34,6 @@ class Chosen:
     pixels: Tensor | None = None
 
 
-
 def shown_by(hooks: Sequence[ModelHook], adapter: Adapter, texture: Texture, chosen: Chosen, read: Chosen) -> Chosen:
     """The tokens of one image as they are read, with what the hooks of the model show in them.
 
@@ -44,6 +43,7 @@ def shown_by(hooks: Sequence[ModelHook], adapter: Adapter, texture: Texture, cho
         pixels = hook.pixels(adapter, texture, chosen.allocation, chosen.relevance, read.allocation)
         read = read if pixels is None else replace(read, pixels=pixels)
     return read
+
 
 def choose(
     images: Sequence[PreparedImage], question: str, *, budget: int, allocator: str | Allocator, relevance: str

@@ -474,9 +474,10 @@ def load_vlm(
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
                which makes the first question slower; by default on a GPU
     hooks:     what changes the model while it runs (`vlm.ModelHook`)
-    options:   those by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
-               tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
-               code from the hub is not run unless trust_remote_code says so
+    options:   by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
+               tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map,
+               attn_implementation, quantization_config, revision, …; code from the hub is not run unless
+               trust_remote_code says so
     budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
     is one; else the defaults of `attach`.
     """
@@ -485,7 +486,7 @@ def load_vlm(
     _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
     others = [one for one in options if one not in HUB_OPTIONS]
     own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
-    for name in set(others) & set(options):
+    for name in [one for one in others if one in options]:
         if meant := near_miss(name, {*LOADING, *HOOKS, *HOOKS.lab}):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay

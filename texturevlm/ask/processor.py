@@ -36,6 +36,7 @@ from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.pipeline import Allocator
+from texturevlm.registry import near_miss
 from texturevlm.relevance.maps import UNASKED
 from texturevlm.turned import check_turn
 from texturevlm.types import Patches

@@ -16,8 +16,8 @@ from texturevlm.bench.attention_tower import tower_notes
 from texturevlm.bench.pictures import page
 from texturevlm.bench.reader import READER_QUESTION, random_reader
 from texturevlm.draw import to_pil
-from texturevlm.ops import BlockLayout, hierarchical_attention
-from texturevlm.ops.block_layout import FINE
+from texturevlm.ops.block_layout import FINE, BlockLayout
+from texturevlm.ops.hierarchical import hierarchical_attention
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.attention.token_order import visual_order
 from texturevlm.vlm.loops import query_and_key

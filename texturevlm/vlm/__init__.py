@@ -1,7 +1,7 @@
 """Patches → a Hugging Face model, at their true positions, through hooks and public arguments.
 
-`adapter.py` is the contract; `families/` has one file per family. `hook.py` is the interface of what changes a model while
-it runs.
+`adapter.py` is the contract; `families/` has one file per family. `hook.py` is the interface of what changes a model
+while it runs.
 """
 
 from typing import Any

@@ -26,6 +26,7 @@ from texturevlm.vlm.reduction.tower_qwen import QwenTower
 from texturevlm.vlm.reduction.tower_vit import VitTower, attention_of, heads_of
 from texturevlm.vlm.vit import by_count
 
+
 class Scan(ABC):
     """Hooks that watch a tower.
 
