@@ -78,24 +78,23 @@ class Registry(Mapping[str, T], Generic[T]):
         """Whether a name means something here, although what it names may have to be installed first."""
         return name in self.lab or name in self
 
-    def find(self, function: str, given: Any, *, argument: str | None = None) -> T:
+    def find(self, function: str, given: Any, *, argument: str | None = None, said: str | None = None) -> T:
         """The thing that a caller gives by name or as an object; the error says what there is.
 
         function: that the caller called
         argument: by which it was given, if not by that of the registry
+        said:     what the caller wrote, if it was more than the name
         """
         argument = argument or self.argument
         if not isinstance(given, str):
             if self.fits(given):
                 found: T = given
                 return found
-            raise TypeError(
-                f"{function}: {argument} must be a name or an object that can stand for it, got {given!r:.80}"
-            )
+            raise TypeError(f"{function}: {argument} must be a name, or an object of its kind, got {given!r:.80}")
         if given in self:
             return self._loaded(function, given)
         if given in self.lab:
-            raise ImportError(f"{function}: {argument} {given!r} comes with the lab: {INSTALL}")
+            raise ImportError(f"{function}: {said or f'{argument} {given!r}'} comes with the lab: {INSTALL}")
         known = ", ".join(self)
         raise ValueError(f"{function}: {argument} must be one of {known}, got {given!r:.80}{near_miss(given, self)}")
 

@@ -5,7 +5,7 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm.ops import hierarchical_attention
+from texturevlm.ops.hierarchical import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
 from texturevlm.vlm.attention import AttentionOptions
 from texturevlm.vlm.prompts import PromptImage

@@ -7,6 +7,7 @@ import torch
 
 from tests.conftest import captured, worst
 from tests.sources import kernels, variants
+from texturevlm.cuda import add_sources
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 
 compiler = pytest.importorskip("texturevlm.cuda.compiler")
@@ -38,6 +39,26 @@ def test_file_names_are_unique_and_every_kernel_is_found():
     assert len({path.name for path in paths}) == len(paths)
     for source in compiler.SOURCES:
         assert len(kernels(source)) == compiler.read_source(source).count("__global__") > 0
+
+
+def test_kernels_of_another_package(tmp_path, cache, monkeypatch):
+    """They are found by file name and may use our headers; their headers change no binary of ours."""
+    monkeypatch.setattr(compiler, "SOURCES", dict(compiler.SOURCES))
+    monkeypatch.setattr(compiler, "HEADERS", dict(compiler.HEADERS))
+    before = compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32})
+    folder = tmp_path / "theirs"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "theirs.cuh").write_text('#include "scalar.cuh"\n#define TWICE 2\n')
+    own = '#include "theirs.cuh"\nextern "C" __global__ void their_kernel(float* out) { out[0] = TWICE; }\n'
+    (folder / "theirs.cu").write_text(own)
+    add_sources(folder)
+    add_sources(folder)
+    assert b"their_kernel" in compiler.compile_source("theirs.cu", "sm_90", {"SCALAR": 32})
+    monkeypatch.setattr(compiler, "_nvrtc", lambda *_: pytest.fail("compiled again"))
+    assert compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32}) == before
+    (folder / "patches.cu").write_text(own)
+    with pytest.raises(ValueError, match=r"add_sources: folder must bring names of its own, got .*patches\.cu beside"):
+        add_sources(folder)
 
 
 def test_a_cached_binary_is_not_compiled_again(cache, monkeypatch):

@@ -38,6 +38,15 @@ from texturevlm_lab.evaluate.conditions import (
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm.reduce import steps_of
+from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
+from texturevlm.types import Texture
+from texturevlm.vlm import own_grid
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.finer import Finer
+from texturevlm.vlm.reduction.hook import TokenReduction
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ops import BlockLayout
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.reduce import METHODS, steps_of
 from texturevlm.vlm import captured_decode, captured_generate
 from texturevlm.vlm.attention import AttentionOptions, attend_hierarchically

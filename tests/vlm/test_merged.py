@@ -45,10 +45,8 @@ def test_a_parent_is_the_weighted_mean_of_its_children_s_patch_embeddings(adapte
     shares = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(3)) + 0.1
     four = shares.view(2, 2, 2, 2)  # row and column of the patch: of the second and fourth axis the child's
     shares = (four / four.sum((1, 3), keepdim=True)).view(1, 1, 4, 4)
-    merged = patch_embeddings(
-        adapter,
-        still_views("test", PromptImage(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side),
-    )[0]
+    shown = PromptImage(texture, parent, None, merged_pixels(texture, parent, shares))
+    merged = patch_embeddings(adapter, still_views("test", shown, adapter.side))[0]
     apart = patch_embeddings(adapter, still_views("test", PromptImage(texture, children), adapter.side))
     weights = shares[0, 0].view(2, 2, 2, 2).permute(0, 2, 1, 3).reshape(4, 4)  # patch, child of it
     wanted = (apart * weights[..., None]).sum(1)
@@ -65,13 +63,12 @@ def test_equal_children_give_one_of_them_at_the_place_of_the_parent(adapter):
     parent, children = parent_of(adapter, texture)
     shares = torch.rand(1, 1, 4, 4).view(2, 2, 2, 2)
     shares = (shares / shares.sum((1, 3), keepdim=True)).view(1, 1, 4, 4)
-    (merged,) = still_views(
-        "test", PromptImage(texture, parent, None, merged_pixels(texture, parent, shares)), adapter.side
-    )
+    pixels = merged_pixels(texture, parent, shares)
+    (merged,) = still_views("test", PromptImage(texture, parent, None, pixels), adapter.side)
     (one,) = still_views("test", PromptImage(texture, children), adapter.side)
     assert torch.allclose(merged.pixels[0], one.pixels[0], atol=1e-5)
     assert torch.equal(merged.centre, parent.centre[0]) and torch.equal(merged.step, torch.tensor([[2.0, 2.0]]))
-    inputs = adapter.prepare(QUESTION, texture, parent, pixels=merged_pixels(texture, parent, shares))
+    inputs = adapter.prepare(QUESTION, texture, parent, pixels=pixels)
     plain = adapter.prepare(QUESTION, texture, parent)
     assert torch.equal(adapter.positions(inputs), adapter.positions(plain))
     assert torch.equal(adapter.places(merged).patch, adapter.places(replace(merged, pixels=one.pixels[:1])).patch)

@@ -363,8 +363,7 @@ def load_vlm(
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
                which makes the first question slower; by default on a GPU
     hooks:     what changes the model while it runs (`vlm.ModelHook`)
-    options:   those by which installed hooks are asked for, with the lab reduce and keep (docs/rivals.md), attention
-    and
+    options:   by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
                tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map,
                attn_implementation, quantization_config, revision, …; code from the hub is not run unless
                trust_remote_code says so
@@ -377,7 +376,7 @@ def load_vlm(
     own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
     how = AskConfig(TokenConfig()).given("load_vlm", {**given, "tokens": tokens, "looks": looks}, own_hooks)
     how.check("load_vlm")
-    for name in set(others) & set(options):
+    for name in [name for name in others if name in options]:
         if meant := near_miss(name, {*LOADING, *HOOKS, *HOOKS.lab}):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay

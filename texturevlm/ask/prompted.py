@@ -112,9 +112,14 @@ def generated(
     """
     inputs = batched_inputs(adapter, prompts, place=place)
     how = GREEDY | options
-    with adapter.lock, torch.no_grad(), evaluating(adapter.model), running(adapter, hooks) as known:
-        with nullcontext() if decode is None else decoded_by_graph(adapter.model, decode, known, how):
-            found = adapter.model.generate(**inputs, **how)
+    with (
+        adapter.lock,
+        torch.no_grad(),
+        evaluating(adapter.model),
+        running(adapter, hooks) as known,
+        nullcontext() if decode is None else decoded_by_graph(adapter.model, decode, known, how),
+    ):
+        found = adapter.model.generate(**inputs, **how)
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 

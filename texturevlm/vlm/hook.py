@@ -51,9 +51,7 @@ class ModelHook:
 
         usual: what the model was loaded with, which `options` change for one question
         """
-        raise TypeError(
-            f"{function}: {cls.__name__} must be given as an object in hooks, got the options {options!r:.80}"
-        )
+        raise TypeError(f"{function}: {cls.__name__} must be given in hooks, as an object, got {options!r:.80}")
 
     @property
     def name(self) -> str:
@@ -136,7 +134,7 @@ def hooks_of(
     usual:   hooks of the model, which stay where the options say nothing else
     """
     given = {name: value for name, value in options.items() if value is not None}
-    kinds = {HOOKS.find(function, name): None for name in given}
+    kinds = {HOOKS.find(function, name, said=f"{name}={value!r:.60}"): None for name, value in given.items()}
     found = [one for one in usual if type(one) not in kinds]
     for kind in kinds:
         own = {name: given[name] for name in kind.options if name in given}

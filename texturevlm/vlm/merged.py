@@ -25,8 +25,7 @@ from texturevlm.vlm.views import sampled
 
 @dataclass(frozen=True)
 class MergedTokens(ModelHook):
-    """`tokens="merged"`: a token that is too coarse to be legible is the mean of its children, weighted by
-    relevance."""
+    """`tokens="merged"`: a token too coarse to be legible is the mean of its children, weighted by relevance."""
 
     options: ClassVar[tuple[str, ...]] = ("tokens",)
 

@@ -22,6 +22,14 @@ from texturevlm_lab.bench.attention_error import error_notes
 from texturevlm_lab.bench.attention_page import add_page
 from texturevlm_lab.bench.attention_trained import trained_notes
 from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.attention_error import error_notes
+from texturevlm_lab.bench.attention_page import add_page
+from texturevlm_lab.bench.attention_trained import trained_notes
+from texturevlm_lab.bench.report import Report, begin
+from texturevlm.ops import quadtree_order
+from texturevlm.ops.block_layout import BlockLayout
+from texturevlm.ops.hierarchical import hierarchical_attention
+from texturevlm.ops.key_value_texture import KeyValueTexture
 
 VISUAL_TOKENS = (273, 1024, 4096, 8192, 16384, 32768, 65536)
 TEXT_TOKENS = 64

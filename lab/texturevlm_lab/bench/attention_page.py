@@ -6,6 +6,7 @@ reads four patches per token, has rows of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -61,9 +62,7 @@ def add_page(report: Report) -> None:
         for by, hooks in WAYS.items():
             _again(adapter, hooks)
             add_row(report, f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
-            if not any(
-                isinstance(one, VisionAttention) for one in hooks
-            ):  # what the tower does is over when a token follows
+            if not any(isinstance(one, VisionAttention) for one in hooks):  # its work is over when a token follows
                 step = next_token(adapter, inputs)
                 add_row(report, f"{work}, each further token", by, step, slow=True)
                 calls[by] = operations(step)

@@ -12,8 +12,8 @@ from torch import Tensor
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_about
 from texturevlm.draw import to_pil
-from texturevlm.ops import BlockLayout, hierarchical_attention
-from texturevlm.ops.block_layout import FINE
+from texturevlm.ops.block_layout import FINE, BlockLayout
+from texturevlm.ops.hierarchical import hierarchical_attention
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.attention.token_order import visual_order
 from texturevlm.vlm.loops import query_and_key

@@ -29,6 +29,7 @@ from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, mar
 from texturevlm_lab.evaluate.statistics import paired_difference
 from texturevlm_lab.studies.asking import ASKING, asked_once, settings_of
 from texturevlm_lab.studies.study import evenly, provenance, study_main
+from texturevlm.vlm.merged import merged_pixels
 
 MOST = 48  # tokens of an answer
 WAYS = ("resize", "dag", "dag, merged", "dag, all merged", "quadtree", "auto")
@@ -45,7 +46,9 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
         shares = child_shares(chosen.allocation, maps, model.adapter.merge) if "merged" in way else None
-        text = answer(model, sample.question, session.images[0].original, replace(chosen, shares=shares))
+        texture = session.images[0].original
+        pixels = None if shares is None else merged_pixels(texture, chosen.allocation, shares)
+        text = answer(model, sample.question, texture, replace(chosen, pixels=pixels))
         tokens = int(chosen.allocation.valid.sum())
         parents = 0 if shares is None else int((shares.flatten(2).sum(-1) > 0).sum())
         torn, holes = seams(chosen)
@@ -58,7 +61,7 @@ def answer(model: VLM, question: str, texture: Texture, chosen: Chosen) -> str:
     """What the model says to chosen tokens."""
     with torch.no_grad():
         ids = model.adapter.generate(
-            question, texture, chosen.allocation, shares=chosen.shares, do_sample=False, max_new_tokens=MOST
+            question, texture, chosen.allocation, pixels=chosen.pixels, do_sample=False, max_new_tokens=MOST
         )
     return model.adapter.decode(ids)[0].strip()
 

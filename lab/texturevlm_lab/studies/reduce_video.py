@@ -24,7 +24,6 @@ from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
-from texturevlm.reduce import steps_of
 from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm_lab.evaluate.answer_digests import weights_digest
@@ -44,6 +43,7 @@ from texturevlm_lab.studies.study import (
     versions,
     write_study,
 )
+from texturevlm.vlm.hook import hooks_of
 
 KINDS, SOURCES = ("once", "still"), ("clip", "uniform")
 METHODS = ("", "random", "stride", "fastv", "prunevid", "dtoma", "pvc")  # "": not reduced
@@ -92,9 +92,10 @@ class Clips:
         _, source, method = key
         prompts = self._prompts(source, 2 * BUDGET if method else BUDGET)
         answers = [answer for *_, answer in self.films]
-        steps, adapter = steps_of("reduce_video", method, BUDGET) if method else (), self.model.adapter
-        said = generated(adapter, prompts, reduce=steps, decode=decode, max_new_tokens=NEW_TOKENS)
-        likely = log_likelihoods(adapter, prompts, answers, reduce=steps)
+        adapter = self.model.adapter
+        hooks = hooks_of("reduce_video", {"reduce": method, "keep": BUDGET}) if method else ()
+        said = generated(adapter, prompts, hooks=hooks, decode=decode, max_new_tokens=NEW_TOKENS)
+        likely = log_likelihoods(adapter, prompts, answers, hooks=hooks)
         return [
             {"key": key, "seed": seed, "score": anls(text, [answer]), "likelihood": mean(one), "tokens": given.tokens}
             for seed, (text, answer, one, given) in enumerate(zip(said, answers, likely, prompts))

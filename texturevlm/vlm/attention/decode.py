@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from texturevlm.ops import BlockLayout, KeyValueTexture
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.hierarchical import attend_laid_out
-from texturevlm.ops.key_value_texture import KeyValueLevel
+from texturevlm.ops.key_value_texture import KeyValueLevel, KeyValueTexture
 from texturevlm.vlm.attention.options import AttentionOptions
 
 

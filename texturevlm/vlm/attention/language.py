@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from texturevlm.ops import BlockLayout, KeyValueTexture
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.hierarchical import attend_laid_out
+from texturevlm.ops.key_value_texture import KeyValueTexture
 from texturevlm.vlm.attention.decode import LaidKeys
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
 from texturevlm.vlm.attention.options import AttentionOptions, check_attention

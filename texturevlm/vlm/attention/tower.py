@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops import BlockLayout, quadtree_order
+from texturevlm.ops import quadtree_order
+from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.hierarchical import attend_laid_out
 from texturevlm.vlm.attention.implementation import IMPLEMENTATION, Named
 from texturevlm.vlm.attention.options import TOWER, AttentionOptions, check_tower_attention

@@ -24,8 +24,7 @@ class TokenReduction(ModelHook):
     """The methods of `texturevlm.reduce` in a model.
 
     reduce: a name of METHODS, or a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in
-    which
-            they act
+            which they act
     keep:   visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
             twice as many are chosen
     steps:  what both mean under a budget, once that is known
@@ -58,8 +57,7 @@ class TokenReduction(ModelHook):
 
     def budgeted(self, function: str, budget: int) -> tuple[int, TokenReduction]:
         """With a number that stays, the budget is sampled and reduced to that number. Without, the budget is what
-        stays,
-        and more is sampled. Several steps that do not say how many stay lead there together, by one share per step.
+        stays, and more is sampled. Several steps that do not say how many stay lead there together, by one share each.
         """
         steps = list(steps_of(function, self.reduce, budget if self.keep is None else self.keep))
         unsaid = open_steps(self.reduce)
@@ -81,7 +79,8 @@ class TokenReduction(ModelHook):
 
     @contextmanager
     def run(self, adapter: Adapter, *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
-        with reduced(adapter, self.steps, endings=endings) as run:
+        steps = self.steps or steps_of("reduce", self.reduce, self.keep)
+        with reduced(adapter, steps, endings=endings) as run:
             yield dense_keys if run is None else run.known
 
     def not_captured_because(self) -> str | None:
