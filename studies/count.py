@@ -1,13 +1,14 @@
-"""Count what issue 36 claims about the form of the package: `python -m studies.count`, a table in Markdown.
+"""Count lines, imports, options and names of the package, and what one `ask` runs: before and after issue 36.
 
 A room is a folder of texturevlm/ or of lab/texturevlm_lab/; files beside the folders are the room "root". Counts of
 files and rooms of one `ask` come from a warm one of the reader about examples/invoice.png.
 """
 
+import argparse
 import ast
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -215,14 +216,18 @@ def facts() -> Iterator[tuple[str, str]]:
     yield "public names", str(len(sources.public()))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print two tables in Markdown: the rooms, and the claims."""
+    description = (__doc__ or "").split("\n")[0]
+    argparse.ArgumentParser("python -m studies.count", description=description).parse_args(arguments)
     print("| folder | files | Python | CUDA | lines |\n|---|--:|--:|--:|--:|")
     for name, count, python, cuda in room_rows():
         print(f"| {name} | {count} | {python:,} | {cuda:,} | {python + cuda:,} |")
     print("\n| claim | count |\n|---|--:|")
     for claim, found in facts():
         print(f"| {claim} | {found} |")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
