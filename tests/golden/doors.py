@@ -226,12 +226,6 @@ def ask_about(*names: str, question: Any = TOTAL, **options: Any) -> Any:
     return ask(images if len(images) > 1 else images[0], question, **options)
 
 
-def ask_messages(name: str) -> Any:
-    """A conversation that holds its image."""
-    content = [{"type": "image", "image": PICTURES[name]()}, {"type": "text", "text": TOTAL}]
-    return ask([{"role": "user", "content": content}], None, budget=64)
-
-
 def ask_clip(**options: Any) -> Any:
     return ask(moments(), TOTAL, **{"fps": 1, "budget": 64, **options})
 
