@@ -6,7 +6,6 @@ from importlib import import_module
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from texturevlm.placement.captured import CompiledChooser, captured_question, compile
 
 from tests.channels.test_fused import picture
 from tests.conftest import worst
@@ -18,6 +17,7 @@ from texturevlm.ops import cover
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
 from texturevlm.ops import select as selection
+from texturevlm.placement.captured import CompiledChooser, captured_question, compile
 from texturevlm.relevance import find_relevance, find_scorer, information
 from texturevlm.scout import Question, encode
 

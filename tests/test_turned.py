@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+
+import texturevlm as tv
 from texturevlm.frame import (
     TextRegion,
     UprightFrame,
@@ -18,8 +20,6 @@ from texturevlm.frame import (
     upright_frame,
     upright_size,
 )
-
-import texturevlm as tv
 from texturevlm.ops.line_angles import line_angles
 from texturevlm.relevance import orientation
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from texturevlm.placement.finer import Finer
+from texturevlm.ask.prepared import PreparedImage
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose
-from texturevlm.ask.prepared import PreparedImage
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 from texturevlm.vlm.trained import trained_as
 

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 import torch
-from texturevlm.placement.finer import Finer
 
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, picture
 from tests.vlm import small
 from texturevlm import vlm
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def on_gpu(family):
 def without_compiler(request, monkeypatch):
     """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
     if "compiled" not in request.node.name:
-        for module in ("texturevlm.ask.captured_models", "texturevlm.vlm.reduction.captured"):
+        for module in ("texturevlm.ask.captured_models", "texturevlm_lab.rivals.hooks.captured"):
             monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from texturevlm.placement.finer import Finer
 
 from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
+from texturevlm.placement.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION

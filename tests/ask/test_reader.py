@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from texturevlm.placement.finer import Finer
+from texturevlm.ask.choose import Chosen
 
 from tests.test_cli import status
 from tests.train.test_reader import small_network
@@ -16,9 +16,9 @@ from tests.vlm.test_captured import first_logits
 from texturevlm import load_vlm
 from texturevlm.ask import pretrained
 from texturevlm.ask.attention import question_attention
-from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import conversation_about
 from texturevlm.placement import choose_tokens
+from texturevlm.placement.finer import Finer
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget

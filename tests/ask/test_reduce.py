@@ -5,7 +5,7 @@ import pytest
 from tests.ask import models
 from tests.ask.test_load import saved
 from texturevlm.ask import load_vlm
-from texturevlm.vlm.reduction.places import PLACES_OF
+from texturevlm_lab.rivals.hooks.places import PLACES_OF
 
 REDUCIBLE = [name for name in models.FAMILIES if name in PLACES_OF]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from texturevlm.placement import open_image
 
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture
+from texturevlm.placement import open_image
 from texturevlm.types import Texture
 
 CPU = torch.device("cpu")

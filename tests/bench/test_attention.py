@@ -5,10 +5,10 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm.ops.hierarchical import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.attention import AttentionOptions
 from texturevlm.vlm.prompts import PromptImage
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.bench.attention import AttentionCase, bench_attention
 from texturevlm_lab.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
 from texturevlm_lab.bench.attention_page import WAYS

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from texturevlm.placement.finer import Finer
+from texturevlm.vlm.finer import Finer
 
 from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
 from texturevlm.ask import VLM, prompted
-from texturevlm.reduce import steps_of
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
@@ -37,16 +37,9 @@ from texturevlm_lab.evaluate.conditions import (
 )
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm_lab.rivals import steps_of
+from texturevlm_lab.rivals.hooks.hook import TokenReduction
 from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
-from texturevlm_lab.evaluate.data import load_data
-from texturevlm_lab.evaluate.page_cache import PageCache
-from texturevlm.reduce import steps_of
-from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
-from texturevlm.types import Texture
-from texturevlm.vlm import own_grid
-from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.finer import Finer
-from texturevlm.vlm.reduction.hook import TokenReduction
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from texturevlm.frame import TextRegion, following
 
 import texturevlm as tv
+from texturevlm.frame import TextRegion, following
 from texturevlm.relevance import orientation, text_regions
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.text_regions import find_regions

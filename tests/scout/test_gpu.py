@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from texturevlm.placement.captured import CompiledChooser, compile
 
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
+from texturevlm.placement.captured import CompiledChooser, compile
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.types import Texture
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from PIL import Image
-from texturevlm.frame import TextRegion
 
+from texturevlm.frame import TextRegion
 from texturevlm_lab.studies import stamps
 
 

@@ -7,15 +7,15 @@ import torch
 
 from tests.vlm import small
 from tests.vlm.test_reducing import _sample as one_of
-from texturevlm.ops.block_layout import FINE, WHOLE
 from texturevlm.types import Allocation
 from texturevlm.vlm import adapt
-from texturevlm.vlm.attention import AttentionOptions, attend_hierarchically, language
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
-from texturevlm.vlm.attention.language import AttentionRun
-from texturevlm.vlm.attention.options import check_attention
-from texturevlm.vlm.attention.token_order import visual_order
 from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
+from texturevlm_lab.attention import AttentionOptions, attend_hierarchically, language
+from texturevlm_lab.attention.block_layout import FINE, WHOLE
+from texturevlm_lab.attention.implementation import IMPLEMENTATION
+from texturevlm_lab.attention.language import AttentionRun
+from texturevlm_lab.attention.options import check_attention
+from texturevlm_lab.attention.token_order import visual_order
 
 QUESTION = "what is the total ?"
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": [small.IMAGE, small.VIDEO]}

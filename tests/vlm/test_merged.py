@@ -7,9 +7,9 @@ import torch
 
 from tests.vlm import small
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.merged import merged_pixels
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
+from texturevlm_lab.rivals.hooks.merged import merged_pixels
 
 FAMILIES = {**small.BUILDERS, "qwen2_vl": small.qwen2_vl}
 QUESTION = "what is the total ?"

@@ -5,11 +5,11 @@ import torch
 
 from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for, kept_counts, logits, spied
-from texturevlm.reduce import METHODS, Reduction, steps_of
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.reduction.places import PLACES_OF
-from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm_lab.rivals import METHODS, Reduction, steps_of
+from texturevlm_lab.rivals.hooks.places import PLACES_OF
+from texturevlm_lab.rivals.hooks.reducing import reduced
 
 FAMILIES = {
     **small.BUILDERS,

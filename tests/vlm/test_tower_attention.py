@@ -8,10 +8,10 @@ import torch
 
 from tests.vlm import small
 from texturevlm.vlm import adapt
-from texturevlm.vlm.attention import AttentionOptions, attend_in_tower
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
-from texturevlm.vlm.attention.tower import TowerAttention
 from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
+from texturevlm_lab.attention import AttentionOptions, attend_in_tower
+from texturevlm_lab.attention.implementation import IMPLEMENTATION
+from texturevlm_lab.attention.tower import TowerAttention
 
 QUESTION = "what is the total ?"
 FAMILIES = {**small.BUILDERS, **small.MORE}

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from texturevlm.placement.captured import CompiledChooser, compile
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
@@ -16,6 +15,7 @@ from texturevlm.allocate.cascade import cascade
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
 from texturevlm.placement import choose_tokens
+from texturevlm.placement.captured import CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps

@@ -17,19 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from texturevlm.ops import BlockLayout, KeyValueTexture, hierarchical_attention, quadtree_order
+__DEL__
+from texturevlm_lab.attention.block_layout import BlockLayout
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
+from texturevlm_lab.attention.key_value_texture import KeyValueTexture
 from texturevlm_lab.bench.attention_error import error_notes
 from texturevlm_lab.bench.attention_page import add_page
 from texturevlm_lab.bench.attention_trained import trained_notes
 from texturevlm_lab.bench.report import Report, begin
-from texturevlm_lab.bench.attention_error import error_notes
-from texturevlm_lab.bench.attention_page import add_page
-from texturevlm_lab.bench.attention_trained import trained_notes
-from texturevlm_lab.bench.report import Report, begin
-from texturevlm.ops import quadtree_order
-from texturevlm.ops.block_layout import BlockLayout
-from texturevlm.ops.hierarchical import hierarchical_attention
-from texturevlm.ops.key_value_texture import KeyValueTexture
 
 VISUAL_TOKENS = (273, 1024, 4096, 8192, 16384, 32768, 65536)
 TEXT_TOKENS = 64

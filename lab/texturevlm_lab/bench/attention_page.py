@@ -15,12 +15,12 @@ from torch import Tensor
 
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.attention import AttentionHook, AttentionOptions, LanguageAttention, VisionAttention
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import KnownOf
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.hook import running
 from texturevlm.vlm.prompts import PromptImage
+from texturevlm_lab.attention import AttentionHook, AttentionOptions, LanguageAttention, VisionAttention
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.vlm_rows import add_row
 from texturevlm_lab.bench.vlm_theirs import prompt_ids, random_model, their_first_token

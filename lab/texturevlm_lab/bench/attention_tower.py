@@ -10,10 +10,10 @@ from torch import Tensor
 
 from texturevlm.ask import VLM
 from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.attention import AttentionOptions
-from texturevlm.vlm.attention.tower import TowerAttention
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.tower import TowerAttention
 from texturevlm_lab.bench.attention_error import relative_error
 
 ROWS: Sequence[dict[str, Any]] = (

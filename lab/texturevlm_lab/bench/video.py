@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from texturevlm.placement.captured import CompiledChooser
 from torch import Tensor
 
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.placement import choose_tokens
+from texturevlm.placement.captured import CompiledChooser
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from texturevlm.placement import compile as capture
+from texturevlm.ask.choose import in_slots
 from torch import Tensor
 
-from texturevlm.ask.choose import in_slots
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
 from texturevlm.placement import choose_tokens
+from texturevlm.placement import compile as capture
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget, TowerOutput

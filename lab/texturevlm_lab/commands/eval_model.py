@@ -115,11 +115,11 @@ def _check_names(options: argparse.Namespace) -> None:
     """Before slow work begins."""
     from texturevlm.allocate import ALLOCATORS as KNOWN
     from texturevlm.check import check_choice
-    from texturevlm.reduce import METHODS
     from texturevlm.relevance import SCORERS
     from texturevlm.relevance.named import BY_HAND
     from texturevlm_lab.evaluate.answers import ANSWER_METRICS
     from texturevlm_lab.evaluate.conditions import INPUT_KINDS
+    from texturevlm_lab.rivals import METHODS
 
     if options.texts is not None and options.texts.is_dir():
         raise ValueError(f"--texts must be a file, got the folder {options.texts}")
@@ -216,9 +216,9 @@ def _check_model(options: argparse.Namespace) -> None:
     from texturevlm.ask.config import check_context, check_family_looks
     from texturevlm.ask.pretrained import find
     from texturevlm.check import check_choice
-    from texturevlm.reduce import steps_of
     from texturevlm.vlm.families import FAMILIES
-    from texturevlm.vlm.reduction.reducible import check_reducible
+    from texturevlm_lab.rivals import steps_of
+    from texturevlm_lab.rivals.hooks.reducible import check_reducible
 
     config = find(options.model, device=options.device, dtype=options.dtype).config
     family = FAMILIES[config.model_type][0]

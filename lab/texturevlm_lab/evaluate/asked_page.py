@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 from PIL import Image, ImageOps
+from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.attended import COARSE_VIEW, attended, overview
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
 from texturevlm.placement import choose_tokens

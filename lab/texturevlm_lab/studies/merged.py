@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from texturevlm.ask.choose import Chosen
 
-from texturevlm.allocate.merge import child_shares
 from texturevlm.allocate.value import cracks, delivered_scale
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.choose import Chosen
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.rivals.hooks.merge import child_shares
+from texturevlm_lab.rivals.hooks.merged import merged_pixels
 from texturevlm_lab.studies.asking import ASKING, asked_once, settings_of
 from texturevlm_lab.studies.study import evenly, provenance, study_main
-from texturevlm.vlm.merged import merged_pixels
 
 MOST = 48  # tokens of an answer
 WAYS = ("resize", "dag", "dag, merged", "dag, all merged", "quadtree", "auto")

@@ -19,13 +19,13 @@ from statistics import mean
 from typing import Any
 
 import torch
-from texturevlm.placement.finer import FINEST, Finer, read_finer
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
 from texturevlm.check import check_choice
 from texturevlm.commands.arguments import counts
+from texturevlm.placement.finer import FINEST, Finer, read_finer
 from texturevlm_lab.evaluate.answering import likeliest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data

@@ -26,6 +26,7 @@ from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -43,7 +44,6 @@ from texturevlm_lab.studies.study import (
     versions,
     write_study,
 )
-from texturevlm.vlm.hook import hooks_of
 
 KINDS, SOURCES = ("once", "still"), ("clip", "uniform")
 METHODS = ("", "random", "stride", "fastv", "prunevid", "dtoma", "pvc")  # "": not reduced

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from texturevlm.frame import turn_vectors
 from torch import Tensor
 
 from texturevlm.check import check_count
+from texturevlm.frame import turn_vectors
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.studies.held_out import PATCH

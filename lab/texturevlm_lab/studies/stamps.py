@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from texturevlm.frame import as_read, turn_vectors, turned_upright, whole_frame
+from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 
-from texturevlm.ask.prepared import PreparedImage
+from texturevlm.frame import as_read, turn_vectors, turned_upright, whole_frame
 from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance import AttentionScorer

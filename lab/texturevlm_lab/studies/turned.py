@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageChops
-from texturevlm.frame import QUARTER, as_read, turned_upright, upright_frame
+from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
+from texturevlm.frame import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey

@@ -23,12 +23,12 @@ from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
 from texturevlm.check import check_choice, check_count
 from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.reduce import METHODS, ReduceStep, steps_of
 from texturevlm.types import Texture
-from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
-from texturevlm.vlm.reduction.reducible import check_reducible
-from texturevlm.vlm.reduction.reducing import reduced
 from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
+from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
+from texturevlm_lab.rivals.hooks.reducing import reduced
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.held_images import held_images
 
