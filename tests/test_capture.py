@@ -17,7 +17,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops import cover
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import select as selection
+from texturevlm_lab.allocators import select as selection
 from texturevlm.relevance import find_relevance, find_scorer, information
 from texturevlm.scout import Question, encode
 

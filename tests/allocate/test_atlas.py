@@ -5,7 +5,7 @@ import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm import Texture
-from texturevlm.allocate.atlas import atlas, colour_regions
+from texturevlm_lab.allocators.atlas import atlas, colour_regions
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance.maps import Relevance
 

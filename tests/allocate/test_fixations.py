@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.fixations import fixations, tokens_by_look
+from texturevlm_lab.allocators.fixations import fixations, tokens_by_look
 from texturevlm.allocate.value import delivered_scale, expected_value
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture

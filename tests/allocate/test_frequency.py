@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.frequency import (
+from texturevlm_lab.allocators.frequency import (
     RATIOS,
     SQUARE,
     band_energy,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.allocate.logpolar import PATTERNS, logpolar, peaks
+from texturevlm_lab.allocators.logpolar import PATTERNS, logpolar, peaks
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture

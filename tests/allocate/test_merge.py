@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
-from texturevlm.allocate.dag import dag
+from texturevlm_lab.allocators.dag import dag
 from texturevlm.allocate.merge import child_shares
 from texturevlm.types import Allocation
 

@@ -9,8 +9,9 @@ from PIL import Image
 from tests.allocate.test_atlas import diagonal
 from tests.allocate.test_hierarchies import photo, relevance_at
 from tests.channels.test_segments import folder, segmenter  # noqa: F401 (fixtures)
-from texturevlm.allocate import ALLOCATORS, regions
-from texturevlm.allocate.regions import find_regions, shared_in_regions
+from texturevlm.allocate import ALLOCATORS
+from texturevlm_lab.allocators import regions
+from texturevlm_lab.allocators.regions import find_regions, shared_in_regions
 from texturevlm.cli import main
 
 

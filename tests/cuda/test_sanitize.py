@@ -21,7 +21,7 @@ from texturevlm.ops.packed import Marks
 from texturevlm.ops.paged import PagedLevels
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
-from texturevlm.ops.select import Plan, Stage, select
+from texturevlm_lab.allocators.select import Plan, Stage, select
 from texturevlm.relevance.channel_form import ChannelForm
 from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.salience import cell_maps

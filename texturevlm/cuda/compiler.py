@@ -12,9 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE_FOLDER = Path(__file__).parent.parent
-# All sources and headers of the package by file name. Names are unique across folders.
-SOURCES = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cu"))}
-HEADERS = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cuh"))}
+SOURCES: dict[str, Path] = {}  # all sources and headers by file name, which is unique across folders
+HEADERS: dict[str, Path] = {}
 DIGEST_BYTES = 32
 
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
@@ -23,8 +22,19 @@ LOWEST = {"float32": (7, 5), "float16": (7, 5), "bfloat16": (8, 0)}
 INCLUDE = re.compile(r'#include "([^"]+)"')
 
 
+def add_sources(folder: Path) -> None:
+    """Let the sources (.cu) and headers (.cuh) below a folder be compiled by their file names."""
+    for known, ending in ((SOURCES, "*.cu"), (HEADERS, "*.cuh")):
+        for path in sorted(folder.rglob(ending)):
+            if known.setdefault(path.name, path) != path:
+                raise ValueError(f"add_sources: {path} must have a name of its own, got that of {known[path.name]}")
+
+
+add_sources(PACKAGE_FOLDER)
+
+
 def read_source(name: str) -> str:
-    """The text of a source or header of the package."""
+    """The text of a source or header by its file name."""
     return (SOURCES.get(name) or HEADERS[name]).read_text(encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
+from texturevlm_lab.allocators.cascade import cascade
 from texturevlm.capture import CompiledChooser, compile
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap

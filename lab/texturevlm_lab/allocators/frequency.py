@@ -24,7 +24,7 @@ from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
-from texturevlm.ops.steerable import steerable_bands
+from texturevlm_lab.allocators.steerable import steerable_bands
 from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture

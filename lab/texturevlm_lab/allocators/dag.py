@@ -14,7 +14,7 @@ from texturevlm.allocate import search
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.groups import group_prices, hierarchy
+from texturevlm_lab.allocators.groups import group_prices, hierarchy
 from texturevlm.allocate.value import cracks
 
 _STEPS = 1.5  # scales per octave
