@@ -17,9 +17,9 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops import cover
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm_lab.allocators import select as selection
 from texturevlm.relevance import find_relevance, find_scorer, information
 from texturevlm.scout import Question, encode
+from texturevlm_lab.allocators import select as selection
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.check import check_choice, check_count, check_size
+from texturevlm.allocate.allocator import Capture
+from texturevlm.check import check_count, check_size
 from texturevlm.cuda.graph import KeptReplays, Replay
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
-from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import SCORERS, Scorer, find_scorer
-from texturevlm.relevance.maps import GRADED, UNASKED, cell_level
-from texturevlm.relevance.named import BY_HAND, check_relevance
+from texturevlm.pipeline import Allocator, choose_tokens
+from texturevlm.relevance import SCORERS, Scorer, check_relevance, declares, find_scorer, reads_question
+from texturevlm.relevance.maps import cell_level
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -36,10 +36,10 @@ MOST_GRAPHS = 8
 def compile(
     size: tuple[int, int],
     budget: int = BUDGET,
-    allocator: str = ALLOCATOR,
+    allocator: str | Allocator = ALLOCATOR,
     *,
     patch: int = PATCH,
-    relevance: str = RELEVANCE,
+    relevance: str | Scorer = RELEVANCE,
     batch: int = 1,
     device: torch.device | str | None = None,
     graphs: int = MOST_GRAPHS,
@@ -48,8 +48,10 @@ def compile(
     """Image → patches in one call; on a GPU by replaying a CUDA graph.
 
     size:      (height, width), captured at once; other sizes when they first come
-    allocator: a name of `texturevlm.allocate.ALLOCATORS`; its `capture` says whether it can be captured
-    relevance: auto or a name of `texturevlm.relevance.SCORERS`; its `capturable` says whether it can be captured
+    allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those; its `capture` says whether it can
+               be captured
+    relevance: auto, a name of `texturevlm.relevance.SCORERS`, or a scorer; its `capturable` says whether it can be
+               captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
     graphs:    how many graphs are kept
@@ -61,8 +63,8 @@ def compile(
     chooser = CompiledChooser(budget, allocator, patch=patch, relevance=relevance, graphs=graphs, **options)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
-        named = relevance in SCORERS and SCORERS[relevance].capturable
-        chooser(torch.zeros(batch, 3, height, width, device=device), "anything" if named else "")
+        asked = "anything" if declares(relevance, "capturable") else ""
+        chooser(torch.zeros(batch, 3, height, width, device=device), asked)
     return chooser
 
 
@@ -73,13 +75,20 @@ class CompiledChooser:
     """
 
     def __init__(
-        self, budget: int, allocator: str, *, patch: int, relevance: str, graphs: int = MOST_GRAPHS, **options: Any
+        self,
+        budget: int,
+        allocator: str | Allocator,
+        *,
+        patch: int,
+        relevance: str | Scorer,
+        graphs: int = MOST_GRAPHS,
+        **options: Any,
     ) -> None:
         check_count("compile", "budget", budget, 1)
         check_count("compile", "patch", patch, 1)
         check_count("compile", "graphs", graphs, 0)
-        check_choice("compile", "allocator", allocator, tuple(ALLOCATORS))
-        check_relevance("compile", relevance, ("auto", *(name for name in SCORERS if name not in BY_HAND)))
+        ALLOCATORS.find("compile", allocator)
+        check_relevance("compile", relevance)
         self.budget, self.patch, self.allocator, self.relevance = budget, patch, allocator, relevance
         self.graphs, self.options = graphs, options
         self.reason: str | None = None
@@ -134,36 +143,42 @@ class CompiledChooser:
 
 def captured_question(scorer: Scorer, question: str) -> tuple[Scorer, tuple[Tensor, ...]]:
     """The scorer that a graph for a question captures, and the question as tensors, if the scorer reads one."""
-    if scorer.name in UNASKED:
+    if not reads_question(scorer):
         return scorer, ()
     if terms(question):
         return scorer, tuple(encode([question]))
-    return (scorer if scorer.name in GRADED else find_scorer("compile", "none")), ()
+    return (scorer if declares(scorer, "grades") else find_scorer("compile", "none")), ()
 
 
 def no_graph_because(
-    image: Tensor, scorer: Scorer, allocator: str, patch: int, budget: int, options: Mapping[str, Any]
+    image: Tensor, scorer: Scorer, allocator: str | Allocator, patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
     """Why the choice of tokens for an image (B, C, H, W) cannot be captured; None if it can."""
     if not image.is_cuda:
         return f"graphs are for a GPU, and the image is on {image.device.type}"
-    if not scorer.capturable:
-        others = ", ".join(name for name, one in SCORERS.items() if one.capturable)
+    if not declares(scorer, "capturable"):
+        others = ", ".join(name for name in SCORERS.built_in if declares(name, "capturable"))
         return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
     if reason := no_capture_because(allocator, (image.shape[2], image.shape[3]), patch, budget, options):
         return reason
-    if ALLOCATORS[allocator].capture == "kernels" and (reason := backends.no_kernel_because(image)):
+    if capture_of(allocator) == "kernels" and (reason := backends.no_kernel_because(image)):
         return f"allocator {allocator!r} searches on the CPU: {reason}"
     return None
 
 
+def capture_of(allocator: str | Allocator) -> Capture:
+    """Whether a CUDA graph can capture an allocator; one that says nothing of it searches on the CPU."""
+    capture: Capture = getattr(ALLOCATORS.find("compile", allocator), "capture", "never")
+    return capture
+
+
 def no_capture_because(
-    allocator: str, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
+    allocator: str | Allocator, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
     """Why an allocator's choice for an image that the kernels take cannot be captured; None if it can."""
-    capture = ALLOCATORS[allocator].capture
+    capture = capture_of(allocator)
     if capture == "never":
-        others = ", ".join(name for name, one in ALLOCATORS.items() if one.capture != "never")
+        others = ", ".join(name for name in ALLOCATORS.built_in if capture_of(name) != "never")
         return f"allocator {allocator!r} searches on the CPU; {others} do not"
     if options.get("scan") is not None:
         return "the option scan belongs to one image"

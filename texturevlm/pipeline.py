@@ -7,9 +7,9 @@ from typing import Any, overload
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import as_batch, share_budget
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
-from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_relevance, find_scorer
+from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, declares, find_relevance, find_scorer
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.relevance.text_regions import find_regions
@@ -45,9 +45,9 @@ def choose_tokens(
     texture:   one image, or a batch of one size; or a list of textures of any sizes. One question for all of them
     question:  any text; "" for none; or what `scout.encode` made of one, for relevance "scout"
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
-    relevance: a name of `texturevlm.SCORERS`, or auto: words where RapidOCR is installed, else scout, and prior without
-               a question; a scorer, such as SCORERS["attention"](map); what `prepare` made of the texture, so that
-               several questions share the work; or a Relevance, used as it is
+    relevance: a name of `texturevlm.SCORERS`, or auto: scout, and prior without a question; a scorer, such as
+               SCORERS["attention"](map); what `prepare` made of the texture, so that several questions share the work;
+               or a Relevance, used as it is
     balance:   how far the question is trusted and how far the image: even, learned (as trained for the scorer), or a
                Balance
     share:     whether all images share one budget, spent by the expected value of tokens in each, instead of having
@@ -59,11 +59,7 @@ def choose_tokens(
     """
     check_count("choose_tokens", "budget", budget, 1)
     check_count("choose_tokens", "patch", patch, 1)
-    if isinstance(allocator, str):
-        check_choice("choose_tokens", "allocator", allocator, tuple(ALLOCATORS))
-        allocator = ALLOCATORS[allocator]
-    elif not callable(allocator):
-        raise TypeError(f"choose_tokens: allocator must be a name or a function, got {allocator!r:.40}")
+    allocator = ALLOCATORS.find("choose_tokens", allocator)
     given: Any = {"budget": budget, "patch": patch, "allocator": allocator}
     turn = check_turn("choose_tokens", turn)
     if share:
@@ -147,7 +143,7 @@ def question_chance(prepared: Prepared, question: str | Question, relevance: Rel
     # The scorer that has read the image already, if there is one.
     own = [scorer for scorer, _ in prepared.readings.values() if scorer.name == relevance.scorer]
     scorer = own[-1] if own else find_scorer("choose_tokens", relevance.scorer)
-    if not getattr(scorer, "calibrated", False):
+    if not declares(scorer, "calibrated"):
         return 1.0
     query, _ = prepared.query(question, scorer)
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

@@ -89,7 +89,9 @@ class Registry(Mapping[str, T], Generic[T]):
             if self.fits(given):
                 found: T = given
                 return found
-            raise TypeError(f"{function}: {argument} must be a name or an object that can stand for it, got {given!r:.80}")
+            raise TypeError(
+                f"{function}: {argument} must be a name or an object that can stand for it, got {given!r:.80}"
+            )
         if given in self:
             return self._loaded(function, given)
         if given in self.lab:

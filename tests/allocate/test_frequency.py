@@ -5,6 +5,10 @@ import math
 import pytest
 import torch
 
+from texturevlm.allocate.value import delivered_scale, stretch_cost
+from texturevlm.ops.cover import cover, rows_of
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.frequency import (
     RATIOS,
     SQUARE,
@@ -15,10 +19,6 @@ from texturevlm_lab.allocators.frequency import (
     shapes,
     stretch_gain,
 )
-from texturevlm.allocate.value import delivered_scale, stretch_cost
-from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance import Relevance
-from texturevlm.types import Allocation, Texture
 
 SIZE = (384, 512)
 

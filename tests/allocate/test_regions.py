@@ -10,9 +10,9 @@ from tests.allocate.test_atlas import diagonal
 from tests.allocate.test_hierarchies import photo, relevance_at
 from tests.channels.test_segments import folder, segmenter  # noqa: F401 (fixtures)
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.cli import main
 from texturevlm_lab.allocators import regions
 from texturevlm_lab.allocators.regions import find_regions, shared_in_regions
-from texturevlm.cli import main
 
 
 def test_mass_is_even_in_a_region_and_stays():

@@ -36,7 +36,7 @@ from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance import reads_question
 from texturevlm.turned import check_turn
 from texturevlm.types import Patches
 from texturevlm.vlm import FAMILIES, adapter_for, installed
@@ -294,7 +294,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 raise ValueError(f"processor: relevance must not be {relevance!r}, which takes the looks of `VLM.ask`")
             for image in prepared:
                 image.turn(self.turn)
-            if asked is None and relevance not in UNASKED:
+            if asked is None and reads_question(relevance):
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"

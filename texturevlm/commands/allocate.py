@@ -110,8 +110,7 @@ def _segmenter(model: str, allocator: str, device: "torch.device") -> "Segmenter
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.channels.segments import Segmenter
 
-    able = [name for name, one in ALLOCATORS.items() if "regions" in one.options]
-    if allocator not in able:
-        raise ValueError(f"--regions needs --allocator {' or '.join(able)}, got {allocator}")
+    if "regions" not in getattr(ALLOCATORS.find("allocate", allocator), "options", ()):
+        raise ValueError(f"--regions needs an --allocator that keeps regions whole, such as atlas, got {allocator}")
     with arguments.announced(f"loading {model}"):
         return Segmenter.load(model, device=device)

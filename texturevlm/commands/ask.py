@@ -53,7 +53,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",), own=("model",))
+    allocator, relevance = arguments.names_of(options, own=("attention", "model"))
     budget = BUDGET if options.budget is None else options.budget
 
     import texturevlm as tv

@@ -12,7 +12,7 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.search import OVERVIEW
 from texturevlm.allocate.traverse import Item, traverse
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, MOST_FINE_PAGES, PATCH, RELEVANCE
 from texturevlm.pages.document import ImagePages, Pages, open_pages
 from texturevlm.pages.kept import KeptPages
@@ -20,8 +20,7 @@ from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
 from texturevlm.pages.upright import UprightPages
 from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer, reads_question
 from texturevlm.relevance.text_regions import find_regions
 from texturevlm.turned import check_turn, following
 from texturevlm.types import Allocation, Texture
@@ -74,8 +73,7 @@ def choose_pages(
     """
     check_count("choose_pages", "budget", budget, 1)
     check_count("choose_pages", "fine_pages", fine_pages, 1, MOST_FINE_PAGES)
-    if isinstance(allocator, str):
-        check_choice("choose_pages", "allocator", allocator, tuple(ALLOCATORS))
+    ALLOCATORS.find("choose_pages", allocator)
     scorer = find_scorer("choose_pages", relevance, question)
     turn = check_turn("choose_pages", turn)
     pages, place = open_pages(document), torch.device(device)
@@ -83,7 +81,7 @@ def choose_pages(
         pages.check_files()
     if turn != 0:
         pages = pages.upright(turn) if isinstance(pages, KeptPages) else UprightPages(pages, turn)
-    asked = "" if scorer.name in UNASKED else question
+    asked = question if reads_question(scorer) else ""
     (sights,) = scouted(pages, [asked], patch=patch, device=place)
     how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine_pages": fine_pages, "device": place}
     found = page_tokens(pages, sights, question, scorer, **how)

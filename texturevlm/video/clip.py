@@ -95,7 +95,7 @@ def choose_clip(
     if not moments:
         raise ValueError("clip: moments must be at least one, got none")
     scorer = ("scout" if question.strip() else "none") if relevance == "auto" else relevance
-    choose = partial(ALLOCATORS[allocator] if isinstance(allocator, str) else allocator, patch=patch)
+    choose = partial(ALLOCATORS.find("clip", allocator), patch=patch)
     kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
     asked = list(_asked(kept, question, scorer, patch, torch.device(device)))
     if seen:

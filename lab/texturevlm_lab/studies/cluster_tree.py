@@ -20,8 +20,8 @@ from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
-from texturevlm_lab.allocators.groups import at_gaps, between, tight, within
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm_lab.allocators.groups import at_gaps, between, tight, within
 
 _STEPS = 2.0  # scales per octave: how much finer children are than their parent
 _GAP = 0.5  # of the side of the children's tokens: a gap this wide separates two clusters
