@@ -17,6 +17,7 @@ LAYERS = [
     {"paths"},
     {"pdfium"},
     {"check"},
+    {"registry"},
     {"text"},
     {"progress"},
     {"journal"},

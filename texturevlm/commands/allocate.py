@@ -52,8 +52,7 @@ def _allocate(options: argparse.Namespace) -> int:
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
     given |= {"turn": options.turn, "balance": options.balance}
-    with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
-        allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
+    allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
     encoded = [allocation.to_json() for allocation in allocations]
     counts = [int(allocation.valid.sum()) for allocation in allocations]
     return _written(options, out, encoded[0] if len(encoded) == 1 else _listed(encoded), counts)

@@ -198,21 +198,12 @@ def names_of(options: argparse.Namespace, *, own: Sequence[str] = ()) -> tuple[s
 
 
 @contextmanager
-def announced(what: str, *, only: bool = True) -> Iterator[None]:
-    """Say on stderr what goes on and how long it took, if `only`."""
+def announced(what: str) -> Iterator[None]:
+    """Say on stderr what goes on and how long it took."""
     start = time.perf_counter()
-    if only:
-        print(f"{what} …", file=sys.stderr, flush=True)
+    print(f"{what} …", file=sys.stderr, flush=True)
     yield
-    if only:
-        print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-
-
-def reads_pages(relevance: str, question: str) -> bool:
-    """Whether tokens are chosen by OCR, which takes seconds."""
-    from texturevlm.relevance import find_scorer
-
-    return find_scorer("choose_tokens", relevance, question).name == "words"
+    print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def print_pages(*textures: "Texture") -> None:

@@ -105,15 +105,11 @@ def _ask(options: argparse.Namespace) -> int:
     session = model.prepare(given, **video._asdict())
     for note in getattr(session, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
     if document:
         with arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}"):
             seen = session.about(question, model.choosing(**own)).tokens_by_page
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(seen.items()))
         print(f"pages seen (tokens of each): {counts}", file=sys.stderr)
-    elif once and arguments.reads_pages(model.relevance, question):
-        with arguments.announced("reading the images by OCR"):
-            session.choose(question)
     answer = ""
     for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own):
         answer += piece

@@ -55,9 +55,8 @@ def _look_for_question(options: argparse.Namespace) -> int:
     allocator, name = arguments.names_of(options)
     question, patch = options.query or "", options.patch
     texture = tv.Texture.open(options.image, device=arguments.device_of(options)).mipmapped()
-    with arguments.announced("reading the image by OCR", only=arguments.reads_pages(name, question)):
-        prepared = tv.prepare(texture, name, patch=patch)
-        relevance = prepared.find(question)
+    prepared = tv.prepare(texture, name, patch=patch)
+    relevance = prepared.find(question)
     given = {"budget": options.budget, "patch": patch, "allocator": allocator}
     allocation = tv.choose_tokens(texture, relevance=relevance, **given)
     if texture.pages is not None:

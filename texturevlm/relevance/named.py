@@ -50,15 +50,13 @@ def check_relevance(function: str, relevance: Any, own: Collection[str] = (), ar
     if not isinstance(relevance, str):
         missing = [name for name in ("name", "prepare", "score") if not hasattr(relevance, name)]
         if missing:
-            raise TypeError(
-                f"{function}: {argument} must be a scorer's name, a scorer, a Relevance or what prepare returns, got "
-                f"{relevance!r:.40} ({type(relevance).__name__}), which has no {missing[0]}"
-            )
+            given = f"{relevance!r:.60}, which has no {missing[0]}"
+            raise TypeError(f"{function}: {argument} must be a scorer or the name of one, got {given}")
         return relevance
     if relevance.startswith(EMBEDDING_PREFIX):
         embedding_parts(function, relevance, argument)
         return relevance
-    by_hand = [name for name in SCORERS.built_in if declares(name, "by_hand")]
+    by_hand = {name for name in SCORERS.built_in if declares(name, "by_hand")}.difference(own)
     if relevance in SCORERS and relevance not in by_hand:
         return relevance
     known = tuple(dict.fromkeys(("auto", *(name for name in SCORERS if name not in by_hand), *own)))
