@@ -21,8 +21,6 @@ OPERATIONS = {
     "mipmap": "image, *, levels, reduce, backend",
     "quadtree_order": "position, level, *, picture",
     "sample_patches": "levels, centre, ddx, ddy, *, patch, max_anisotropy, nearest, backend",
-    "steerable_pyramid": "image, *, scales, orientations",
-    "steerable_reconstruct": "pyramid",
     "update_region": "levels, boxes, *, reduce, backend",
 }
 CLASSES = {

@@ -18,6 +18,7 @@ LAYERS = [
     {"registry"},
     {"pdfium"},
     {"check"},
+    {"registry"},
     {"text"},
     {"progress"},
     {"journal"},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from texturevlm.channels.build import build as build_channels
     from texturevlm.live import VideoStream
     from texturevlm.pages import choose_pages
-    from texturevlm.placement import choose_tokens, compile
+    from texturevlm.placement import TokenConfig, choose_tokens, compile, place, prepare
     from texturevlm.rebuilding import rebuild, resized
     from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps
     from texturevlm.relevance.ocr import read_page

@@ -99,7 +99,7 @@ def question_picture(
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
-    described = relevance.scorer if known is None else known.description
+    described = getattr(known, "description", relevance.scorer)
     near = _around(weightiest(relevance, _close_up_size(original.size)), original.size)
     baseline = to_pil(resized(texture, budget=used, patch=allocation.patch, box=near))  # the close-up shows no more
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"

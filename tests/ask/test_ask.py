@@ -14,8 +14,6 @@ from texturevlm import vlm
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import split_budget
 from texturevlm.ask import session as sessions
-from texturevlm.ask.choose import choose, in_slots, joined
-from texturevlm.pipeline import MIN_CHANCE
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
 
@@ -120,9 +118,9 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
     monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
     monkeypatch.setattr(prepared, "image_maps", mapping)
-    session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
+    session = models.asked(qwen, budget=8, relevance="words").prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.scorer for one in maps] == ["words", "words", "prior"]
+    assert [one.scorer for one in maps] == ["words", "words", "none"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
@@ -215,7 +213,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
         (
             {"relevance": "embedding"},
-            "must be one of auto, words, scout, prior, channels, attention, model, none, got 'embedding'",
+            "must be one of auto, words, scout, prior, channels, attention, none, model, got 'embedding'",
         ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from texturevlm.ask.prepared import PreparedImage
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from texturevlm.ask.choose import Chosen
 
 from tests.test_cli import status
 from tests.train.test_reader import small_network

@@ -23,6 +23,7 @@ from texturevlm.cuda import launch as launching
 from texturevlm.cuda.compiler import INCLUDE, PACKAGE_FOLDER, read_source
 
 HERE = Path(__file__).parent
+LAB_FOLDER = HERE.parent.parent / "lab" / "texturevlm_lab"
 ENTRY = """
 static {struct} {kernel}_parameters;
 extern "C" const char* emulate_{kernel}(unsigned width, unsigned height, int threads, const void* from, unsigned seed,
@@ -128,10 +129,11 @@ class Guard:
 
 
 def replace_launch(monkeypatch, launch) -> None:
-    """Let `launch` take the place of the real one in every module of the package."""
+    """Let `launch` take the place of the real one in every module of the package and the lab."""
     real = launching.launch
-    for path in PACKAGE_FOLDER.rglob("*.py"):
+    for path in [*PACKAGE_FOLDER.rglob("*.py"), *LAB_FOLDER.rglob("*.py")]:
         if path.name != "launch.py" and re.search(r"cuda\.launch import [^.]*\blaunch\b", path.read_text("utf-8")):
-            module = importlib.import_module(".".join(path.relative_to(PACKAGE_FOLDER.parent).with_suffix("").parts))
+            top = LAB_FOLDER.parent if path.is_relative_to(LAB_FOLDER) else PACKAGE_FOLDER.parent
+            module = importlib.import_module(".".join(path.relative_to(top).with_suffix("").parts))
             if getattr(module, "launch", None) is real:
                 monkeypatch.setattr(module, "launch", launch)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from texturevlm.vlm.finer import Finer
 
 from tests.ask import models
 from tests.evaluate.folders import write_folder

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from texturevlm.pages.kept import KeptPages
 
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm import choose_pages

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from texturevlm.pages.kept import KeptPages
 
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm.pages import choose_pages, open_pages

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from texturevlm.ask.prepared import PreparedImage
 
 from tests.ask import models
 from tests.conftest import worst

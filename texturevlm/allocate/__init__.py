@@ -17,38 +17,31 @@ texture, or that works on a whole batch, uses the decorator `allocator` instead 
 """
 
 from texturevlm.allocate.allocator import RegisteredAllocator
-from texturevlm.allocate.atlas import atlas
 from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.crops import crops
-from texturevlm.allocate.dag import dag
 from texturevlm.allocate.density import density
-from texturevlm.allocate.fixations import fixations
 from texturevlm.allocate.foveated import foveate
-from texturevlm.allocate.frequency import frequency
 from texturevlm.allocate.layers import fit, layers
-from texturevlm.allocate.logpolar import logpolar
 from texturevlm.allocate.plain import grid, resize
-from texturevlm.allocate.pyramid import pyramid
 from texturevlm.allocate.quadtree import quadtree
 from texturevlm.allocate.share import share_budget
+from texturevlm.registry import Registry
 
-ALLOCATORS: dict[str, RegisteredAllocator] = {
-    "resize": resize,  # the whole image at one scale
-    "grid": grid,  # the best cells of a uniform grid, nothing else
-    "fit": fit,  # all ink at the finest scale that fits
-    "layers": layers,  # the best cells finely, the other ink coarsely
-    "density": density,  # a tiling whose density follows the relevance
-    "cascade": cascade,  # coarse tiles, the best cut again and again; static shapes
-    "atlas": atlas,  # whole regions of similar colour, each at its own scale
-    "crops": crops,  # an overview and a few rectangles
-    "dag": dag,  # clusters of content, split where the gain per token is greatest
-    "pyramid": pyramid,  # the budget split over mip levels by difficulty
-    "quadtree": quadtree,  # square tiles halved both ways
-    "frequency": frequency,  # footprints stretched along the image's orientations
-    "logpolar": logpolar,  # rings of tokens around fixations
-    "fixations": fixations,  # an overview, then detail in several looks
-    "auto": auto,  # layers or density, by the kind of image
-}
+ALLOCATORS: Registry[RegisteredAllocator] = Registry(
+    "allocator",
+    "texturevlm.allocators",
+    {
+        "resize": resize,  # the whole image at one scale
+        "grid": grid,  # the best cells of a uniform grid, nothing else
+        "fit": fit,  # all ink at the finest scale that fits
+        "layers": layers,  # the best cells finely, the other ink coarsely
+        "density": density,  # a tiling whose density follows the relevance
+        "crops": crops,  # an overview and a few rectangles
+        "quadtree": quadtree,  # square tiles halved both ways
+        "auto": auto,  # layers or density, by the kind of image
+    },
+    lab=("cascade", "atlas", "dag", "pyramid", "frequency", "logpolar", "fixations"),
+    clients=("resize", "grid", "fit", "layers", "density", "crops", "quadtree", "auto"),
+)
 
 __all__ = ["ALLOCATORS", "RegisteredAllocator", "foveate", "share_budget"]

@@ -14,8 +14,7 @@ import numpy as np
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.runs import CellsRead, cells_of, runs_of
-from texturevlm.ops.legibility import STEEPNESS
-from texturevlm.ops.select import UNIT
+from texturevlm.ops.legibility import STEEPNESS, UNIT
 from texturevlm.relevance.maps import Relevance
 
 Array = np.ndarray

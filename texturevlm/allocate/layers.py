@@ -15,7 +15,7 @@ from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
 from texturevlm.allocate.runs import cells_of, places_in, runs_of
 from texturevlm.ops import backend as backends
-from texturevlm.ops.select import UNIT
+from texturevlm.ops.legibility import UNIT
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 

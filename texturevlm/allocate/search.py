@@ -18,7 +18,7 @@ import numpy as np
 from texturevlm.allocate.cells import Array, Cells, Square
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.select import UNIT
+from texturevlm.ops.legibility import UNIT
 
 BISECTIONS = 10
 SCALES_PER_OCTAVE = 3

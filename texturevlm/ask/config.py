@@ -22,8 +22,7 @@ from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
 FILE = "texturevlm.json"  # beside a saved processor
 SAVED = ("budget", "allocator", "relevance", "turn")  # options that a saved processor keeps
 SURE = 0.8  # chance of being right from which the answer to an overview is kept
-# Beside these, embedding:MODEL,PCA.
-RELEVANCES = ("auto", "words", "scout", "prior", "channels", "attention", "model", "none")
+OWN_RELEVANCES = ("attention", "model")  # that ask the model itself
 PATCHES = {  # an option of image processors → of vision configs
     "patch_size": "patch_size",
     "merge_size": "spatial_merge_size",
@@ -83,9 +82,8 @@ class AskConfig:
         if not isinstance(self.tokens.budget, tuple):
             check_count(function, "budget", self.tokens.budget, 1)
         relevance: Any = self.tokens.relevance
-        if isinstance(relevance, str):
-            check_relevance(function, relevance, RELEVANCES)
-        scored = self.tokens.given(relevance="auto" if relevance in ("attention", "model") else None)
+        check_relevance(function, relevance, OWN_RELEVANCES)
+        scored = self.tokens.given(relevance="auto" if relevance in OWN_RELEVANCES else None)
         tokens = replace(scored.check(function), relevance=relevance)
         check_looks(function, self.looks, relevance, self.kind)
         check_share(function, "sure", self.sure)
@@ -114,7 +112,7 @@ def check_drawn(function: str, budget: Any, relevance: Any) -> None:
     if not names:
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
-        check_relevance(function, name, RELEVANCES)
+        check_relevance(function, name, OWN_RELEVANCES)
 
 
 def write_settings(folder: Path, processor: Any) -> None:
@@ -166,7 +164,7 @@ def check_looks(function: str, looks: int | str, relevance: str, tokens: str = K
     """Whether this relevance and these tokens allow so many looks."""
     if looks not in LOOKS or isinstance(looks, bool):
         raise ValueError(f"{function}: looks must be 1, 2 or 'auto', got {looks!r}")
-    check_relevance(function, relevance, RELEVANCES)
+    check_relevance(function, relevance, OWN_RELEVANCES)
     if looks == 2:
         check_choice(function, "tokens with looks=2", tokens, KINDS[:1])
         check_choice(function, "relevance with looks=2", relevance, ("auto", "attention"))

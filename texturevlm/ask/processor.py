@@ -34,7 +34,7 @@ from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare
 from texturevlm.registry import near_miss
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance import reads_question
 from texturevlm.types import Patches
 from texturevlm.vlm import FAMILIES, adapter_for, installed
 from texturevlm.vlm.prompts import PromptImage, is_conversation
@@ -288,7 +288,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             how = self.config_for(len(own))
             if how.relevance == "attention":
                 raise ValueError("processor: relevance must not be 'attention', which takes the looks of `VLM.ask`")
-            if asked is None and how.relevance not in UNASKED:
+            if asked is None and reads_question(how.relevance):
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    arguments.names_of(options, unusable=("embedding",), own=("model",))
+    arguments.names_of(options, own=("attention", "model"))
 
     import texturevlm as tv
     from texturevlm.ask.session import ImageSession
@@ -88,7 +89,7 @@ def _ask(options: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
     answer = ""
-    with arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}", only=document):
+    with arguments.announced(f"reading {len(given)} pages") if document else nullcontext():
         pieces = session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own)
     if document:
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(session.tokens_by_page.items()))

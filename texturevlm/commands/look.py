@@ -57,8 +57,7 @@ def _look_for_question(options: argparse.Namespace) -> int:
     question = options.query or ""
     how = tv.TokenConfig(options.budget, allocator, name, turn=options.turn, patch=options.patch)
     picture = tv.prepare(options.image, how, device=arguments.device_of(options))
-    with arguments.announced("reading the image by OCR", only=arguments.reads_pages(name, question)):
-        placement = tv.place(picture, question, how)
+    placement = tv.place(picture, question, how)
     if picture.texture.pages is not None:
         tv.sample(picture.texture, placement.allocation)  # reads the pages that the drawing shows
     drawing = draw([placement], question)

@@ -24,9 +24,9 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.placement import choose, choose_tokens
 from texturevlm.placement.captured import no_graph_because
-from texturevlm.relevance import Scorer, find_scorer
+from texturevlm.relevance import Scorer, declares, find_scorer, reads_question
 from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.maps import GRADED, UNASKED, ImageMaps
+from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.prepared import BALANCE, image_maps
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
@@ -120,11 +120,11 @@ class Chooser:
         asked = bool(terms(image.question))
         relevance = self.recipe.asked if asked and self.recipe.asked else self.recipe.relevance
         scorer = find_scorer("corpus", relevance, image.question if asked else "")
-        if not asked and scorer.name not in GRADED:
-            scorer = find_scorer("corpus", "none")  # what each scorer does without a question
+        if not asked and not declares(scorer, "grades"):
+            relevance, scorer = "none", find_scorer("corpus", "none")  # what each scorer does without a question
         height, width = (ladder(side, self.recipe.buckets) for side in image.size)
-        named = relevance if scorer.name == "embedding" else scorer.name
-        own = scorer.name in UNASKED or scorer.name == "scout"
+        named = scorer.name if relevance == "auto" else relevance
+        own = not reads_question(scorer) or scorer.name == "scout"
         return Bucket((height, width), named, "" if own else image.question)
 
     def most(self, size: tuple[int, int]) -> int:
@@ -169,7 +169,7 @@ class Chooser:
     def _replay(self, scorer: Scorer, bucket: Bucket, stretched: bool, inputs: Sequence[Tensor]) -> Replay:
         """The graph for batches like this. A scorer for pages alone is not run for a batch of photographs."""
         key = (bucket.size, bucket.scorer, len(inputs[0]), stretched)
-        if not getattr(scorer, "pages_only", False):
+        if not declares(scorer, "pages_only"):
             return self._kept.find(key, partial(self.parts, scorer, bucket, stretched), inputs)
         then: Any = {"which": self._only_photographs, "then": partial(self._chosen_from_maps, scorer, bucket)}
         return self._kept.find(key, partial(self._maps, stretched), inputs, partial(BranchingReplay, **then))

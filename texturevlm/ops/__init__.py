@@ -5,7 +5,6 @@ from texturevlm.ops.lookup import lookup, lookup_grad, sample_patches
 from texturevlm.ops.mip import channels_last, mipmap, update_region
 from texturevlm.ops.pyramid import gaussian_pyramid, laplacian_pyramid, laplacian_reconstruct
 from texturevlm.ops.quadtree import quadtree_order
-from texturevlm.ops.steerable import steerable_pyramid, steerable_reconstruct
 
 __all__ = [
     "DeviceTexture",
@@ -18,7 +17,5 @@ __all__ = [
     "mipmap",
     "quadtree_order",
     "sample_patches",
-    "steerable_pyramid",
-    "steerable_reconstruct",
     "update_region",
 ]

@@ -18,8 +18,7 @@ from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
 from texturevlm.placement import Picture, Placement, TokenConfig, place, prepare
-from texturevlm.relevance import Relevance, find_scorer
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance import Relevance, find_scorer, reads_question
 from texturevlm.types import Allocation, Texture
 
 FINE_PIXELS = 1 << 22  # of a fine rendering at most: a letter page at 200 dots per inch
@@ -82,7 +81,7 @@ def choose_pages(
     if isinstance(opened, ImagePages):
         opened.check_files()
     pages = opened if isinstance(opened, PagePictures) else PagePictures(opened)
-    (sights,) = scouted(pages, ["" if scorer.name in UNASKED else question], how=how, device=there)
+    (sights,) = scouted(pages, [question if reads_question(scorer) else ""], how=how, device=there)
     return page_tokens(pages, sights, question, replace(how, relevance=scorer), fine_pages=fine_pages, device=there)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.allocator import Capture
 from texturevlm.allocate.share import as_batch
 from texturevlm.check import check_count, check_size
 from texturevlm.cuda.graph import KeptReplays
@@ -26,12 +27,20 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
-from texturevlm.placement.config import TokenConfig
+from texturevlm.placement.config import Allocator, TokenConfig
 from texturevlm.placement.picture import Picture, prepare
 from texturevlm.placement.place import place_together
-from texturevlm.relevance import SCORERS, Prepared, Relevance, Scorer, find_relevance, find_scorer
-from texturevlm.relevance.maps import GRADED, UNASKED, cell_level
-from texturevlm.relevance.named import BY_HAND, check_relevance
+from texturevlm.relevance import (
+    SCORERS,
+    Prepared,
+    Relevance,
+    Scorer,
+    declares,
+    find_relevance,
+    find_scorer,
+    reads_question,
+)
+from texturevlm.relevance.maps import cell_level
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms
@@ -167,11 +176,11 @@ def _hashable(how: TokenConfig) -> tuple[Any, ...]:
 
 def captured_question(scorer: Scorer, question: str) -> tuple[Scorer, tuple[Tensor, ...]]:
     """The scorer that a graph for a question captures, and the question as tensors, if the scorer reads one."""
-    if scorer.name in UNASKED:
+    if not reads_question(scorer):
         return scorer, ()
     if terms(question):
         return scorer, tuple(encode([question]))
-    return (scorer if scorer.name in GRADED else find_scorer("compile", "none")), ()
+    return (scorer if declares(scorer, "grades") else find_scorer("compile", "none")), ()
 
 
 def no_graph_because(image: Tensor, scorer: Scorer, how: TokenConfig) -> str | None:
@@ -180,26 +189,30 @@ def no_graph_because(image: Tensor, scorer: Scorer, how: TokenConfig) -> str | N
         return f"graphs are for a GPU, and the image is on {image.device.type}"
     if how.turn != 0:
         return "images are turned upright one by one"
-    if not isinstance(how.allocator, str):
-        return "the allocator is a function of the caller"
-    if not scorer.capturable:
-        others = ", ".join(name for name, known in SCORERS.items() if known.capturable)
+    if not declares(scorer, "capturable"):
+        others = ", ".join(name for name in SCORERS.built_in if declares(name, "capturable"))
         return f"relevance {scorer.name!r} is not made on the GPU alone; {others} are"
     size = image.shape[2], image.shape[3]
     if reason := no_capture_because(how.allocator, size, how.patch, how.budget, how.options):
         return reason
-    if ALLOCATORS[how.allocator].capture == "kernels" and (reason := backends.no_kernel_because(image)):
+    if capture_of(how.allocator) == "kernels" and (reason := backends.no_kernel_because(image)):
         return f"allocator {how.allocator!r} searches on the CPU: {reason}"
     return None
 
 
+def capture_of(allocator: str | Allocator) -> Capture:
+    """Whether a CUDA graph can capture an allocator; one that says nothing of it searches on the CPU."""
+    capture: Capture = getattr(ALLOCATORS.find("compile", allocator), "capture", "never")
+    return capture
+
+
 def no_capture_because(
-    allocator: str, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
+    allocator: str | Allocator, size: tuple[int, int], patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
     """Why an allocator's choice for an image that the kernels take cannot be captured; None if it can."""
-    capture = ALLOCATORS[allocator].capture
+    capture = capture_of(allocator)
     if capture == "never":
-        others = ", ".join(name for name, known in ALLOCATORS.items() if known.capture != "never")
+        others = ", ".join(name for name in ALLOCATORS.built_in if capture_of(name) != "never")
         return f"allocator {allocator!r} searches on the CPU; {others} do not"
     if options.get("scan") is not None:
         return "the option scan belongs to one image"
@@ -215,10 +228,10 @@ def no_capture_because(
 def compile(
     size: tuple[int, int],
     budget: int = BUDGET,
-    allocator: str = ALLOCATOR,
+    allocator: str | Allocator = ALLOCATOR,
     *,
     patch: int = PATCH,
-    relevance: str = RELEVANCE,
+    relevance: str | Scorer = RELEVANCE,
     turn: float | str = TURN,
     batch: int = 1,
     device: torch.device | str | None = None,
@@ -228,8 +241,9 @@ def compile(
     """Image → patches in one call; on a GPU by replaying a CUDA graph.
 
     size:      (height, width), captured at once; other sizes when they first come
-    allocator: a name of `texturevlm.ALLOCATORS`; its `capture` says whether it can be captured
-    relevance: auto or a name of `texturevlm.SCORERS`; its `capturable` says whether it can be captured
+    allocator: a name of `texturevlm.ALLOCATORS`, or a function like those; its `capture` says whether it can be
+               captured
+    relevance: auto, a name of `texturevlm.SCORERS`, or a scorer; its `capturable` says whether it can be captured
     turn:      as in TokenConfig; images that are turned upright are not captured
     batch:     how many images of `size` come at once
     device:    where they will be (default: a GPU if there is one)
@@ -241,14 +255,11 @@ def compile(
     check_count("compile", "batch", batch, 1)
     check_count("compile", "graphs", graphs, 0)
     how = TokenConfig(budget, allocator, turn=turn, patch=patch, options=options)
-    if not isinstance(allocator, str):
-        raise TypeError(f"compile: allocator must be a name, got {allocator!r:.40}")
-    check_relevance("compile", relevance, ("auto", *(name for name in SCORERS if name not in BY_HAND)))
     chooser = CompiledChooser(how.given(relevance=relevance).check("compile"), graphs)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
-        named = relevance in SCORERS and SCORERS[relevance].capturable
-        chooser(torch.zeros(batch, 3, height, width, device=device), "anything" if named else "")
+        asked = "anything" if declares(relevance, "capturable") else ""
+        chooser(torch.zeros(batch, 3, height, width, device=device), asked)
     return chooser
 
 

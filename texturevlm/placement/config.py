@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.frame import AUTO, check_turn
 from texturevlm.placement.finer import Finer
-from texturevlm.relevance import Balance, Scorer, find_scorer
+from texturevlm.relevance import Balance, Scorer, check_relevance
 from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.types import Allocation
@@ -53,11 +53,8 @@ class TokenConfig:
         """Raise for values that no call can work with; the angle is made to lie from -180 to 180."""
         check_count(function, "budget", self.budget, 1)
         check_count(function, "patch", self.patch, 1)
-        if isinstance(self.allocator, str):
-            check_choice(function, "allocator", self.allocator, tuple(ALLOCATORS))
-        elif not callable(self.allocator):
-            raise TypeError(f"{function}: allocator must be a name or a function, got {self.allocator!r:.40}")
-        find_scorer(function, self.relevance)
+        ALLOCATORS.find(function, self.allocator)
+        check_relevance(function, self.relevance)
         find_balance(function, self.balance, "")
         turn = check_turn(function, self.turn)
         return self if turn == self.turn else replace(self, turn=turn)
@@ -65,7 +62,7 @@ class TokenConfig:
     @property
     def chooser(self) -> Allocator:
         """The allocator as a function."""
-        return ALLOCATORS[self.allocator] if isinstance(self.allocator, str) else self.allocator
+        return ALLOCATORS.find("place", self.allocator)
 
     @property
     def finds_turn(self) -> bool:

@@ -22,7 +22,7 @@ from texturevlm.frame import Frame, following
 from texturevlm.ops.legibility import legibility
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.picture import Picture, prepare
-from texturevlm.relevance import AttentionScorer, Relevance, Scorer, find_scorer
+from texturevlm.relevance import AttentionScorer, Relevance, Scorer, declares, find_scorer
 from texturevlm.relevance.maps import normalised
 from texturevlm.scout import Question
 from texturevlm.types import COLUMNS, Allocation
@@ -197,7 +197,7 @@ def question_chance(picture: Picture, question: str | Question, relevance: Relev
     # The scorer that has read the picture already, if there is one.
     own = [scorer for scorer, _ in picture.memo.readings.values() if scorer.name == relevance.scorer]
     scorer = own[-1] if own else find_scorer("place", relevance.scorer)
-    if not getattr(scorer, "calibrated", False):
+    if not declares(scorer, "calibrated"):
         return 1.0
     query, _ = picture.memo.query(question, scorer)
     return 1.0 if query is None else max(MIN_CHANCE, float(query.sum()))

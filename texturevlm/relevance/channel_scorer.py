@@ -76,7 +76,7 @@ class ChannelScorer:
              is read as it is
     """
 
-    name, description, capturable = "channels", "all channels", True
+    name, description, capturable, grades = "channels", "all channels", True, True
 
     def __init__(self, *, weights: Path | str | None = None, kind: str = "auto", **given: Any) -> None:
         self.kind = check_choice("ChannelScorer", "kind", kind, ("auto", *IMAGE_KINDS))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
 from texturevlm.placement import choose_tokens
@@ -21,6 +20,7 @@ from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.cascade import cascade
 from texturevlm_lab.bench.baselines import patch_at_a_time, plain_cascade, plain_pytorch
 from texturevlm_lab.bench.pictures import SIDE, page, photograph
 from texturevlm_lab.bench.report import Report, Row, begin

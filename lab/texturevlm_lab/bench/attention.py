@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__DEL__
+from texturevlm.ops import quadtree_order
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.key_value_texture import KeyValueTexture

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from texturevlm.ask.choose import in_slots
 from torch import Tensor
 
 from texturevlm.defaults import ALLOCATOR

@@ -113,10 +113,9 @@ def _guessed(format: str, source: str) -> str:
 
 def _check_names(options: argparse.Namespace) -> None:
     """Before slow work begins."""
-    from texturevlm.allocate import ALLOCATORS as KNOWN
+    from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
-    from texturevlm.relevance import SCORERS
-    from texturevlm.relevance.named import BY_HAND
+    from texturevlm.relevance import check_relevance
     from texturevlm_lab.evaluate.answers import ANSWER_METRICS
     from texturevlm_lab.evaluate.conditions import INPUT_KINDS
     from texturevlm_lab.rivals import METHODS
@@ -127,11 +126,10 @@ def _check_names(options: argparse.Namespace) -> None:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():
         check_choice("eval", "--metrics", name, ANSWER_METRICS)
-    scorers = ["auto", *(name for name in SCORERS if name not in BY_HAND), "model"]
     for name in options.allocators or ():
-        check_choice("eval", "--allocators", name, KNOWN)
+        ALLOCATORS.find("eval", name, argument="--allocators")
     for name in options.relevance or ():
-        check_choice("eval", "--relevance", name, scorers)
+        check_relevance("eval", name, ("model",), "--relevance")
     if options.reduce == [ALL]:
         options.reduce = list(METHODS)
     for name in options.reduce or ():

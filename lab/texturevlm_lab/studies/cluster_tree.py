@@ -4,7 +4,7 @@ texturevlm_lab.studies.hierarchies.
 The root is all ink at the coarsest scale. The children of a cluster are a step finer, and lie inside it: it is cut
 apart at gaps that a token of their scale would waste itself on, and, where a part is wider than a token, at the least
 ink. A cluster is replaced by all of its children together, where the gain per token is greatest. The same as
-texturevlm/allocate/dag.py at 6ac5369.
+lab/texturevlm_lab/allocators/dag.py at 6ac5369.
 """
 
 import math
@@ -20,8 +20,8 @@ from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.forest import Forest
-from texturevlm.allocate.groups import at_gaps, between, tight, within
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm_lab.allocators.groups import at_gaps, between, tight, within
 
 _STEPS = 2.0  # scales per octave: how much finer children are than their parent
 _GAP = 0.5  # of the side of the children's tokens: a gap this wide separates two clusters

@@ -25,8 +25,6 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.traverse import Item, Opened, traverse
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.asked import Asked
-from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import conversation_with
 from texturevlm.commands.arguments import counts
 from texturevlm.pages import Pages, open_pages

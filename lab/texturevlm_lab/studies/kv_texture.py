@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.ask import load_vlm
-from texturevlm.ops import BlockLayout, DeviceTexture, KeyValueTexture, hierarchical_attention, lookup, mipmap
+from texturevlm.ops import DeviceTexture, lookup, mipmap
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.key_value_texture import KeyValueLevel, KeyValueTexture, block_means

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from texturevlm.ask.choose import Chosen
 
 from texturevlm.allocate.value import cracks, delivered_scale
 from texturevlm.ask import VLM, load_vlm

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 
 from texturevlm.frame import as_read, turn_vectors, turned_upright, whole_frame

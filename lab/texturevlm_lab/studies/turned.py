@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageChops
-from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 

@@ -23,7 +23,6 @@ from texturevlm.check import check_count
 from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.types import Texture
-from texturevlm.vlm import check_reducible, reduced
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.rivals import Context, ReduceStep
 from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics

@@ -14,8 +14,8 @@ from texturevlm.allocate import search
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.groups import group_prices, hierarchy
 from texturevlm.allocate.value import cracks
+from texturevlm_lab.allocators.groups import group_prices, hierarchy
 
 _STEPS = 1.5  # scales per octave
 _PRICES = (0.4, 0.7, 2.0)  # the least gain of a square, over that of the cheapest group that is refined: all are tried

@@ -23,9 +23,9 @@ from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
-from texturevlm.ops.legibility import legibility
+from texturevlm.ops.cover import Footprints, empty_footprints
+from texturevlm.ops.legibility import UNIT, legibility
 
-UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 CUTS = 8  # rounds in which tokens that are left over cut others in two
 MOST = {name: constants("select.cu", f"MOST_{name.upper()}")[0] for name in ("tokens", "plans", "levels", "scales")}
 MOST["tables"] = 255  # the numbers of tables are bytes
@@ -52,16 +52,6 @@ class Plan(NamedTuple):
     rows: int
     columns: int
     stages: tuple[Stage, ...]
-
-
-class Footprints(NamedTuple):
-    """Footprints as in Allocation: centre, ddx, ddy (B, K, 2), score and valid (B, K)."""
-
-    centre: Tensor
-    ddx: Tensor
-    ddy: Tensor
-    score: Tensor
-    valid: Tensor
 
 
 def select(
@@ -340,13 +330,6 @@ def _select_cuda(
     launch("select.cu", "select_tokens", maps.device, (plans, batch), parameters, early=True)
     launch("select.cu", "select_best", maps.device, batch, parameters, early=True)
     return tokens
-
-
-def empty_footprints(batch: int, budget: int, device: torch.device) -> Footprints:
-    """Footprints for a kernel to write, by two allocations."""
-    memory = torch.empty((7, batch, budget), device=device)
-    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
-    return Footprints(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
 
 
 @lru_cache(maxsize=256)

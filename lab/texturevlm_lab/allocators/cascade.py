@@ -1,7 +1,7 @@
 """Cascade: coarse tiles over everything, finer ones over the best of them, the finest over the best of those.
 
-All of it is tensor operations of static shapes for a whole batch (`texturevlm.ops.select`); on a GPU it is one kernel.
-How coarse the first tiles are and how many survive is set by options, or adapted to each image: then several plans are
+All of it is tensor operations of static shapes for a whole batch (`select.py`); on a GPU it is one kernel. How coarse
+the first tiles are and how many survive is set by options, or adapted to each image: then several plans are
 computed and the one with the highest expected legibility is kept.
 """
 
@@ -14,11 +14,11 @@ import torch
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import tiling
-from texturevlm.allocate.regions import Regions, find_regions, shared_in_regions
 from texturevlm.check import check_shapes, check_share
-from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.regions import Regions, find_regions, shared_in_regions
+from texturevlm_lab.allocators.select import Plan, Stage, select
 
 _FINE_ENOUGH = 0.6  # pixels per sample: a stage that would end below is left out
 

@@ -24,10 +24,10 @@ from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import legibility
-from texturevlm.ops.steerable import steerable_bands
 from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.steerable import steerable_bands
 
 ORIENTATIONS, OCTAVES = 4, 5
 RATIOS = tuple(2 ** (step / 2) for step in range(-4, 5))  # a sample's width over its height: 1/4 … 4
