@@ -11,7 +11,7 @@ from torch import Tensor
 from texturevlm.ask.attention import pointed_at, question_attention
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together
-from texturevlm.placement.place import BY_EVIDENCE
+from texturevlm.placement.placement import BY_EVIDENCE
 
 COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
 FIRST_LOOK = 0.25  # share of the budget for the overview of several looks

@@ -10,7 +10,7 @@ from texturevlm.placement.captured import CapturedChoice, choose, compile
 from texturevlm.placement.config import Allocator, TokenConfig
 from texturevlm.placement.finer import Finer
 from texturevlm.placement.picture import Findings, Picture, prepare
-from texturevlm.placement.place import Placement, in_slots, place, place_together
+from texturevlm.placement.placement import Placement, in_slots, place, place_together
 from texturevlm.placement.sources import open_image
 from texturevlm.placement.tokens import choose_tokens
 

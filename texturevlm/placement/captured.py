@@ -29,7 +29,7 @@ from texturevlm.ops.cover import cover_limit
 from texturevlm.ops.mip import level_extents
 from texturevlm.placement.config import Allocator, TokenConfig
 from texturevlm.placement.picture import Picture, prepare
-from texturevlm.placement.place import place_together
+from texturevlm.placement.placement import place_together
 from texturevlm.relevance import (
     SCORERS,
     Prepared,

@@ -10,7 +10,7 @@ from texturevlm.allocate.share import as_batch
 from texturevlm.placement.captured import choose
 from texturevlm.placement.config import TOKEN_OPTIONS, TokenConfig
 from texturevlm.placement.picture import prepare
-from texturevlm.placement.place import place_together
+from texturevlm.placement.placement import place_together
 from texturevlm.relevance import Prepared, Relevance, Scorer
 from texturevlm.scout import Question
 from texturevlm.types import Allocation, Texture, check_texture
