@@ -65,7 +65,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.video.sources import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
-    _check(how, options.fine_pages)
+    _check(how, options.fine_pages, len(images))
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
@@ -106,12 +106,14 @@ def _ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(how: dict[str, Any], fine_pages: int | None) -> None:
+def _check(how: dict[str, Any], fine_pages: int | None, images: int) -> None:
     """Refuse what no model can be asked, before one is loaded."""
     from texturevlm.ask.config import AskConfig
     from texturevlm.placement import TokenConfig
+    from texturevlm.placement.placement import check_budget
 
     usual = AskConfig(TokenConfig(budget=how.get("budget", BUDGET)))
+    check_budget(usual.tokens.budget, images)
     found = usual.given("ask", {**how, "fine_pages": fine_pages})
     found.for_hooks("ask").check("ask")
 
