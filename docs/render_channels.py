@@ -22,9 +22,9 @@ SIDE = 220
 HEADER = """\
 # The forty channels
 
-A channel is one named layer of a texture: what can be known about an image before anyone asks a question. Their order is
-fixed, so an index means the same in every texture that holds all forty. This page is made by
-`python docs/render_channels.py`.
+A channel is one named layer of a texture: what can be known about an image before anyone asks a question. Their order
+is fixed, so an index means the same in every texture that holds all forty. This page is made by `python
+docs/render_channels.py`.
 
 ```bash
 texturevlm channels examples/invoice.png --channels fast --out layers.png
@@ -40,27 +40,27 @@ print(layers.names, layers.levels[0].shape)
 ('edges', 'saliency', 'text') torch.Size([1, 3, 512, 512])
 ```
 
-Instead of names a preset may stand: `mvp` (13 cheap layers), `fast` (all of cost *free* or *fast*), `all`. Layers start at
-level 0, or at the finest level with at most 4 million texels (`base`). A layer whose input is not given is zero. On a GPU
-kernels write the layers in place. Times: [results](../results/channels-h200.md); quality:
+Instead of names a preset may stand: `mvp` (13 cheap layers), `fast` (all of cost *free* or *fast*), `all`. Layers
+start at level 0, or at the finest level with at most 4 million texels (`base`). A layer whose input is not given is
+zero. On a GPU kernels write the layers in place. Times: [results](../results/channels-h200.md); quality:
 [results](../results/channels.md).
 
 - `edges` and `edges_inverted` are the two polarities of a centre-surround response, divided by the local variance.
 - `edge_distance` is the exact Euclidean distance to the nearest edge, cut off at 64 pixels.
 - `saliency` is large where the image changes in both directions, over several mip levels.
-- `text` closes and opens strokes at three mip levels and removes ruled lines. It needs no model, and misses vertical text
-  and text under about 10 pixels.
+- `text` closes and opens strokes at three mip levels and removes ruled lines. It needs no model, and misses vertical
+  text and text under about 10 pixels.
 - `cluster_id` and the layers of regions come from superpixels in the manner of SLIC, or from SAM's regions.
 - `embedding_0` to `embedding_15` are CLIP or SigLIP features, reduced by a PCA (`texturevlm fit-pca`).
 
 ## How relevance uses them
 
-`relevance="channels"` fetches every channel at every cell by one call of the sampler: at the cell's level, two and four
-levels coarser, averaged over the cell's region, and squared. A linear form per kind of image (page, photograph, chart)
-adds them up; `texturevlm look --relevance channels --explain` draws which ones decided. The column *use* says where a
-weight comes from: *trained* from answer and object boxes; *stated*, where no training image has the channel (motion counts
-less the more of the image moves); *regions* say which cells belong together; *question* is compared with the question's
-embedding. The other scorers read no channel but text and saliency.
+`relevance="channels"` fetches every channel at every cell by one call of the sampler: at the cell's level, two and
+four levels coarser, averaged over the cell's region, and squared. A linear form per kind of image (page, photograph,
+chart) adds them up; `texturevlm look --relevance channels --explain` draws which ones decided. The column *use* says
+where a weight comes from: *trained* from answer and object boxes; *stated*, where no training image has the channel
+(motion counts less the more of the image moves); *regions* say which cells belong together; *question* is compared
+with the question's embedding. The other scorers read no channel but text and saliency.
 
 ## The table
 

@@ -14,7 +14,8 @@ from texturevlm.cli import COMMANDS
 from texturevlm.commands.arguments import Parser
 
 ROOT = Path(__file__).parent.parent
-GUIDES = ("index", "document", "photograph", "video", "own-model", "allocator")
+GUIDES = ("index", "document", "photograph", "video", "large-images", "own-model", "corpus", "allocator")
+GUIDES += ("channels", "metric", "attention", "rivals")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 HUB = "Qwen/Qwen3-VL-4B-Instruct"
 
