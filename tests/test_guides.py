@@ -15,7 +15,7 @@ from texturevlm.commands.arguments import Parser
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("index", "document", "photograph", "video", "large-images", "own-model", "corpus", "allocator")
-GUIDES += ("channels", "metric", "attention", "rivals")
+GUIDES += ("channels", "metric", "attention", "rivals", "codebook")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 HUB = "Qwen/Qwen3-VL-4B-Instruct"
 
@@ -53,7 +53,10 @@ def test_commands_are_understood(tmp_path, monkeypatch):
     assert len(found) >= 4
     for line in found:
         words = shlex.split(line)[1:]
-        for path in (Path(word) for word in words if re.search(r"\w\.[a-z]{3,5}$", word)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()  # a file that the reader of the guide has
+        for word in words:  # files and folders that the reader of the guide has
+            if word.endswith("/"):
+                Path(word).mkdir(exist_ok=True)
+            elif re.search(r"\w\.[a-z]{3,5}$", word):
+                Path(word).parent.mkdir(parents=True, exist_ok=True)
+                Path(word).touch()
         assert parser.parse_args(words).run, line
