@@ -1,4 +1,4 @@
-"""The measurements of `studies.video`: what is still in a clip, how carried relevance drifts, what
+"""The measurements of `texturevlm_lab.studies.video`: what is still in a clip, how carried relevance drifts, what
 reuse costs."""
 
 from __future__ import annotations
