@@ -24,6 +24,7 @@ from studies.study import DEVICE, MISTAKES, MODEL, check_limit, command_line, pr
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
+from texturevlm.cuda.graph import can_capture
 from texturevlm.evaluate.answer_digests import weights_digest
 from texturevlm.evaluate.answers import anls
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -108,7 +109,7 @@ def measured(model: VLM, count: int, journal: Path, settings: dict[str, Any]) ->
     if not journal.exists():
         append(journal, [settings])
     done = {tuple(row["key"]) for row in rows}
-    decode = CapturedDecode(model.adapter) if model.adapter.captured and model.device.type == "cuda" else None
+    decode = CapturedDecode(model.adapter) if model.adapter.captured and can_capture(model.device) else None
     left = [key for key in product(KINDS, SOURCES, METHODS) if key not in done]
     progress, clips = Progress(len(left), "conditions"), {kind: Clips(model, kind, count) for kind in KINDS}
     for key in left:

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from tests.emulator import Emulator, Guard, replace_launch
+from tests.graphs import Captures
+from texturevlm.cuda import graph
 from texturevlm.cuda.compiler import cache_folder
 from texturevlm.ops import backend
 
@@ -73,6 +75,17 @@ def emulated(emulator: Emulator, guard: Guard, monkeypatch: pytest.MonkeyPatch) 
     with guard:
         yield emulator
     guard.check()
+
+
+@pytest.fixture
+def captured_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captures:
+    """What is captured on a GPU is captured on a CPU, by a double that finds what would go wrong there."""
+    captures = Captures()
+    monkeypatch.setitem(graph.GRAPHS, "cpu", captures)
+    if "emulated" in request.fixturenames:
+        watchers = request.getfixturevalue("emulated").watchers
+        monkeypatch.setattr(request.getfixturevalue("emulated"), "watchers", [*watchers, captures.launched])
+    return captures
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """What was recorded once, as JSON beside the tests, and is compared from then on.
 
-`TEXTUREVLM_RECORD=1 python -m pytest TEST` writes what the tests find instead of comparing it. Use one process, and look
-at `git diff`: every difference is a change that somebody wanted.
+`TEXTUREVLM_RECORD=1 python -m pytest TEST` writes what the tests find instead of comparing it. Use one process, and
+look at `git diff`: every difference is a change that somebody wanted.
 """
 
 import json

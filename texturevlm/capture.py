@@ -16,7 +16,7 @@ from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count, check_size
-from texturevlm.cuda.graph import KeptReplays, Replay
+from texturevlm.cuda.graph import KeptReplays, Replay, can_capture
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
@@ -60,7 +60,7 @@ def compile(
     check_count("compile", "batch", batch, 1)
     chooser = CompiledChooser(budget, allocator, patch=patch, relevance=relevance, graphs=graphs, **options)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
+    if can_capture(device):
         named = relevance in SCORERS and SCORERS[relevance].capturable
         chooser(torch.zeros(batch, 3, height, width, device=device), "anything" if named else "")
     return chooser
@@ -145,7 +145,7 @@ def no_graph_because(
     image: Tensor, scorer: Scorer, allocator: str, patch: int, budget: int, options: Mapping[str, Any]
 ) -> str | None:
     """Why the choice of tokens for an image (B, C, H, W) cannot be captured; None if it can."""
-    if not image.is_cuda:
+    if not can_capture(image.device):
         return f"graphs are for a GPU, and the image is on {image.device.type}"
     if not scorer.capturable:
         others = ", ".join(name for name, one in SCORERS.items() if one.capturable)

@@ -11,6 +11,7 @@ from typing import Any
 
 from texturevlm.ask.asked import Asked, has_column
 from texturevlm.ask.capturable import not_captured_because
+from texturevlm.cuda.graph import can_capture
 from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.attention import ModelAttention
 from texturevlm.vlm.captured_decode import CapturedDecode
@@ -48,7 +49,7 @@ class CapturedModels:
     @property
     def wanted(self) -> bool:
         """Whether capture is wanted."""
-        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
+        return can_capture(self.adapter.device) if self.captured is None else self.captured
 
     @property
     def reasons(self) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from texturevlm.ask.sources import open_image
+from texturevlm.cuda.graph import can_capture
 from texturevlm.ops import backend as backends
 from texturevlm.pipeline import question_chance
 from texturevlm.relevance import Balance, Prepared, Relevance, Scorer, find_scorer
@@ -84,8 +85,8 @@ class PreparedImage:
             self._prepare_again()
 
     def _keep_reading(self, spots: Spots | None) -> None:
-        """The scout's reading serves its scorers; not on a GPU, where a graph reads anew for less."""
-        if spots is not None and not spots.text.is_cuda and self.times == 1:
+        """The scout's reading serves its scorers; not where a graph reads anew for less."""
+        if spots is not None and not can_capture(spots.text.device) and self.times == 1:
             for name in ("scout", "prior"):
                 self.prepared.keep(find_scorer("ask", name), spots)
 

@@ -20,7 +20,7 @@ from texturevlm.capture import no_graph_because
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
-from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
+from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay, can_capture
 from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.pipeline import choose_tokens
@@ -112,7 +112,7 @@ class Chooser:
         self.sampled = recipe.write in ("patches", "codes")
         self.reason: str | None = None  # why the last batch was not a replay
         self._real = 0  # images of a batch, without what fills it up
-        self._graphs = device.type == "cuda" and not keep_texture
+        self._graphs = can_capture(device) and not keep_texture
         self._kept = KeptReplays(graphs)
         self._staged: dict[Any, Tensor] = {}
 
@@ -247,7 +247,7 @@ class Chooser:
     def _no_graph_because(self, raw: Tensor, scorer: Scorer, full: bool) -> str | None:
         if self.keep_texture:
             return "a model or a thumbnail reads the texture"
-        if raw.is_cuda and not full:
+        if can_capture(raw.device) and not full:
             return "less than half a batch"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
         return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
