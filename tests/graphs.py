@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from texturevlm.cuda.compiler import PACKAGE_FOLDER
-from texturevlm.cuda.graph import WARM_UP_CALLS
 
 # Names of torch's functions and of Tensor's methods that read a tensor on the host, or make one from what the host has.
 READS = {
@@ -48,14 +47,12 @@ class NotReplayed(AssertionError):
 class Watch(TorchFunctionMode):
     """Inside, reading on the host raises, and everything that is done is noted.
 
-    strict: whether tensors may not be made from what the host has: a graph would not take its memory, so they are kept
-            from before the capture
     steps:  what was done, in order, as text; tensors by what made them, those from outside by their address
     made:   the memory that was taken, and its type
     """
 
-    def __init__(self, *, strict: bool) -> None:
-        self.strict, self.steps = strict, list[str]()
+    def __init__(self) -> None:
+        self.steps: list[str] = []
         self.made: list[tuple[StorageWeakRef, torch.dtype]] = []
         self._own: dict[int, tuple[int, int]] = {}  # by its address: which one it is of what was made, and its bytes
         self._operations = Operations(self)
@@ -74,7 +71,7 @@ class Watch(TorchFunctionMode):
         to_host = name == "to" and "cpu" in [one for one in (*args[1:], *kwargs.values()) if isinstance(one, str)]
         if name in READS or to_host or (name == "repeat_interleave" and counts_unknown(args, kwargs)):
             raise HostRead(f"{name} at {place()}")
-        if self.strict and name in WRITES:
+        if name in WRITES:
             raise HostRead(f"torch.{name} at {place()}: keep it from before the capture")
         return function(*args, **kwargs)
 
@@ -83,6 +80,8 @@ class Watch(TorchFunctionMode):
         name = function.overloadpacket.__name__
         if name in READING or (name.startswith("index") and is_masked(name, args)):
             raise HostRead(f"{name} at {place()}")
+        if name == "lift_fresh" and args[0].dim():  # one number is no memory
+            raise HostRead(f"a table from the host at {place()}: keep it from before the capture")
         self.steps.append(f"{function} {tree_map(self._named, (args, kwargs))}")
         known, out = storages((args, kwargs)), function(*args, **kwargs)
         for start, one in storages(out).items():
@@ -135,13 +134,11 @@ class GraphOnCpu:
         return tensor.clone()
 
     def warm_up(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
-        for _ in range(WARM_UP_CALLS):
-            with self.captures.watching(strict=False):
-                function(*inputs)
+        function(*inputs)  # once is enough to fill caches
 
     def capture(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         self.function, self.inputs = function, inputs
-        with self.captures.watching(strict=True) as watch:
+        with self.captures.watching() as watch:
             self.outputs = function(*inputs)
         self.steps, self._made = watch.steps, watch.made
         self.captures.functions.append(name_of(function))
@@ -149,7 +146,7 @@ class GraphOnCpu:
         return self.outputs
 
     def replay(self) -> None:
-        with self.captures.watching(strict=True) as watch:
+        with self.captures.watching() as watch:
             found = self.function(*self.inputs)
         for number, (step, captured) in enumerate(zip(watch.steps, self.steps)):
             if step != captured:
@@ -181,8 +178,8 @@ class Captures:
         return GraphOnCpu(self)
 
     @contextmanager
-    def watching(self, *, strict: bool) -> Iterator[Watch]:
-        with Watch(strict=strict) as watch:
+    def watching(self) -> Iterator[Watch]:
+        with Watch() as watch:
             self.watches.append(watch)
             try:
                 yield watch
