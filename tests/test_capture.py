@@ -115,7 +115,7 @@ def test_a_look_takes_few_launches(made, allocator):
 def test_what_can_be_captured(made, monkeypatch):
     """On tensors that pass for a GPU's."""
     image = torch.zeros(1, 3, 64, 64)
-    on_gpu = type("OnGpu", (), {"is_cuda": True, "shape": image.shape})()
+    on_gpu = type("OnGpu", (), {"device": torch.device("cuda"), "shape": image.shape})()
 
     def reason(allocator, budget=9, scorer="none", **options):
         chooser = CompiledChooser(budget, allocator, patch=32, relevance=scorer, **options)

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from texturevlm.commands.arguments import counts
-from texturevlm_lab import studies
 from texturevlm_lab.evaluate.markdown import format_interval
 from texturevlm_lab.studies.study import (
     MISTAKES,
@@ -44,7 +43,9 @@ SHARED = (
     "study",
     "video_measures",
 )  # no table of their own
-STUDIES = sorted(path.stem for path in Path(texturevlm_lab.studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
+STUDIES = sorted(
+    path.stem for path in Path(texturevlm_lab.studies.__file__).parent.glob("*.py") if path.stem not in SHARED
+)
 
 
 @pytest.mark.parametrize("name", STUDIES)

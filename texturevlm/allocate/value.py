@@ -10,6 +10,7 @@ from torch import Tensor
 
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of
+from texturevlm.cuda.graph import can_capture
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
@@ -73,7 +74,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    if device.type == "cpu" and not scale.requires_grad and bool(allocation.upright[allocation.valid].all()):
+    if not can_capture(device) and not scale.requires_grad and bool(allocation.upright[allocation.valid].all()):
         return _painted(found, allocation, scale)
     most = at_once or _AT_ONCE * (_MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))

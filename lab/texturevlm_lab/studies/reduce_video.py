@@ -22,6 +22,7 @@ import numpy as np
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
+from texturevlm.cuda.graph import can_capture
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm.video.sources import open_video
@@ -118,7 +119,7 @@ def measured(model: VLM, count: int, journal: Path, settings: dict[str, Any]) ->
     if not journal.exists():
         append(journal, [settings])
     done = {tuple(row["key"]) for row in rows}
-    decode = CapturedDecode(model.adapter) if model.adapter.captured and model.device.type == "cuda" else None
+    decode = CapturedDecode(model.adapter) if model.adapter.captured and can_capture(model.device) else None
     left = [key for key in product(KINDS, SOURCES, METHODS) if key not in done]
     progress, clips = Progress(len(left), "conditions"), {kind: Clips(model, kind, count) for kind in KINDS}
     for key in left:
