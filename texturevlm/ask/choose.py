@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import share_budget
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
 from texturevlm.pipeline import Allocator, choose_tokens
@@ -57,22 +58,18 @@ def spend(
 
     chances: the chance that the question is about each image
     """
-    shares, patch = [budget], images[0].patch
-    if len(images) > 1:
-        shares = split_budget(
-            [image.texture for image in images],
-            maps,
-            budget=budget,
-            floor=[min(image.max_tokens, MIN_SHARE, budget // len(maps)) for image in images],
-            ceiling=[image.max_tokens for image in images],
-            patch=patch,
-            allocator=allocator,
-            weights=chances,
-        )
-    return [
-        Chosen(choose_tokens(image.texture, budget=share, patch=patch, allocator=allocator, relevance=own), own)
-        for image, share, own in zip(images, shares, maps)
-    ]
+    given: Any = {"patch": images[0].patch, "allocator": allocator, "budget": budget}
+    if len(images) == 1:
+        return [Chosen(choose_tokens(images[0].texture, relevance=maps[0], **given), maps[0])]
+    found = share_budget(
+        [image.texture for image in images],
+        maps,
+        floor=[min(image.max_tokens, MIN_SHARE, budget // len(maps)) for image in images],
+        ceiling=[image.max_tokens for image in images],
+        weights=chances,
+        **given,
+    )
+    return [Chosen(*pair) for pair in zip(found, maps)]
 
 
 def check_budget(budget: int, images: int) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.allocate.traverse import Item, traverse
+from texturevlm.allocate.share import Item, spend
 from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, MOST_FINE_PAGES, PATCH, RELEVANCE
 from texturevlm.pages.document import ImagePages, Pages, open_pages
@@ -112,17 +112,25 @@ def page_tokens(
     device: torch.device,
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
-    sheet = _sheet_budget(len(pages), budget, fine_pages)
-    items = [
-        Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, device))
-        for index, sight in enumerate(sights)
-    ]
-    opened = traverse(items, budget=budget - sheet, most=fine_pages, patch=patch, allocator=allocator)
-    found = [
-        PageTokens((one.index + 1,), one.texture, one.relevance, one.allocation, sights[one.index].worth)
-        for one in opened
-    ]
-    others = [index for index in range(len(pages)) if index not in {one.index for one in opened}]
+
+    @cache
+    def opened(index: int) -> tuple[Texture, Relevance]:
+        if isinstance(pages, KeptPages):
+            page = pages.fine(index, FINE_PIXELS, patch, device)
+            return page.texture, page.find(question, scorer=scorer)
+        texture = pages.texture(index, FINE_PIXELS, device).mipmapped()
+        return texture, find_relevance(texture, question, patch=patch, relevance=scorer)
+
+    sheet, choose = _sheet_budget(len(pages), budget, fine_pages), ALLOCATORS.find("choose_pages", allocator)
+    items = [Item(partial(opened, index), sight.worth) for index, sight in enumerate(sights)]
+    shares = spend(items, budget=budget - sheet, most=fine_pages, patch=patch, allocator=choose)
+    found = []
+    for index, share in enumerate(shares):
+        if share:
+            texture, relevance = opened(index)
+            allocation = choose(texture, relevance, budget=share, patch=patch)
+            found.append(PageTokens((index + 1,), texture, relevance, allocation, sights[index].worth))
+    others = [index for index, share in enumerate(shares) if not share]
     return [*found, shown_small(others, sights, patch, device)] if sheet and others else found
 
 
@@ -131,16 +139,6 @@ def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:
     others = pages - min(pages, fine_pages)
     wanted = sheet_tokens(pages) if others else 0  # fewer pages than `fine_pages` may win
     return wanted if wanted <= OVERVIEW * budget else 0
-
-
-def _opened(
-    pages: Pages, index: int, question: str, scorer: Scorer, patch: int, device: torch.device
-) -> tuple[Texture, Relevance]:
-    if isinstance(pages, KeptPages):
-        page = pages.fine(index, FINE_PIXELS, patch, device)
-        return page.texture, page.find(question, scorer=scorer)
-    texture = pages.texture(index, FINE_PIXELS, device).mipmapped()
-    return texture, find_relevance(texture, question, patch=patch, relevance=scorer)
 
 
 def shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:
