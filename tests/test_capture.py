@@ -128,10 +128,8 @@ def test_what_can_be_captured(made, monkeypatch):
     wanted = "relevance 'words' is not made on the GPU alone; scout, prior, channels, none are"
     assert reason("cascade", scorer="words") == wanted
     assert reason("layers", overview=0.2) is None
-    assert (
-        reason("pyramid")
-        == f"allocator 'pyramid' searches on the CPU; {', '.join(name for name in CAPTURABLE if name != 'cascade')} do not"
-    )
+    others = ", ".join(name for name in CAPTURABLE if name != "cascade")
+    assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {others} do not"
     assert reason("layers", budget=2000).endswith("searches on the CPU: the kernels take up to 1024 tokens, not 2000")
     assert reason("auto", overview=0.2) is None
     assert "the reference was asked for" in reason("fit", backend="reference")

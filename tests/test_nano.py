@@ -10,7 +10,6 @@ from PIL import Image
 
 import texturevlm as tv
 from examples import nano
-from texturevlm.allocate.forest import Forest
 from texturevlm.rebuilding import rebuild
 from texturevlm.vlm.places import frame, places
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate.share import hand_out, value_curve
+from texturevlm.allocate.share import Item, spend
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ops.legibility import legibility
 from texturevlm.placement import Allocator, TokenConfig
@@ -90,7 +90,6 @@ def choose_clip(
     if not moments:
         raise ValueError("clip: moments must be at least one, got none")
     scorer = ("scout" if question.strip() else "none") if relevance == "auto" else relevance
-    choose = partial(how.chooser, patch=patch, **how.options)
     kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
     how = replace(how, relevance=scorer, balance=how.weighing(budget / len(kept)))
     asked = list(_asked(kept, question, how, torch.device(device)))
@@ -99,11 +98,13 @@ def choose_clip(
         asked = [_unseen(one, seen, total) for one in asked]
         least = max(NOTHING_LEFT * total, LEAST_WORTH * sum(one.worth for one in asked))
         asked = [one for one in asked if one.worth >= least]
-    curves = []
-    for one in asked:
-        low, texture = min(LEAST_TOKENS, one.most, budget), _texture(one.moment.frames[:1], device)
-        curves.append(value_curve(partial(choose, texture), one.relevance, low, min(one.most, budget), one.worth))
-    shares = hand_out(curves, [one.most for one in asked], budget)
+    if not asked:
+        return []
+    items = [
+        Item(partial(_opened, one, device), one.worth, min(LEAST_TOKENS, one.most, budget), one.most) for one in asked
+    ]
+    shares = spend(items, budget=budget, patch=patch, allocator=how.chooser, **how.options)
+    choose = partial(how.chooser, patch=patch, **how.options)
     return [_shown(one, share, choose, device) for one, share in zip(asked, shares)]
 
 
@@ -144,6 +145,10 @@ def _unseen(one: _Asked, seen: Mapping[float, SeenMoment], total: float) -> _Ask
     left = mass * (1 - legibility(one.relevance.legible_scale, scale))
     only = replace(one.relevance, mass=normalised(left), scorer="attention")
     return replace(one, relevance=only, worth=float(left.sum()))
+
+
+def _opened(asked: _Asked, device: torch.device | str) -> tuple[Texture, Relevance]:
+    return _texture(asked.moment.frames[:1], device), asked.relevance
 
 
 def _shown(one: _Asked, share: int, choose: Allocator, device: torch.device | str) -> ShownMoment:

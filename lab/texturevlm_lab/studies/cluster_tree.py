@@ -17,11 +17,12 @@ import numpy as np
 
 from texturevlm.allocate import search
 from texturevlm.allocate.allocator import per_image
-from texturevlm.allocate.cells import Array, CellBox, Cells, sum_in, summed
+from texturevlm.allocate.cells import Array, Cells, sum_in, summed
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.quadtree import Forest
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm_lab.allocators.groups import at_gaps, between, tight, within
+from texturevlm_lab.allocators.dag import CellBox, at_gaps, between, tight, within
+from texturevlm_lab.allocators.search import lay, most_that_fits, value_of
 
 _STEPS = 2.0  # scales per octave: how much finer children are than their parent
 _GAP = 0.5  # of the side of the children's tokens: a gap this wide separates two clusters
@@ -41,10 +42,10 @@ def cluster_tree(cells: Cells, budget: int, *, overview: float = search.OVERVIEW
         for node in chosen.tolist():
             within(wanted, clusters.boxes[node])[:] = clusters.spans[node]
         slope = float(clusters.forest.slope[chosen].max())
-        return search.lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
+        return lay(cells, np.where(cells.ink, wanted, 0), budget, price * slope)
 
-    found = [search.most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
-    return search.scored(cells, max(found, key=partial(search.value_of, cells)), budget)
+    found = [most_that_fits(cells, partial(attempt, price=price), budget) for price in _PRICES]
+    return search.scored(cells, max(found, key=partial(value_of, cells)), budget)
 
 
 class _Clusters(NamedTuple):

@@ -18,15 +18,16 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.traverse import Item, Opened, traverse
+from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_with
 from texturevlm.commands.arguments import counts
+from texturevlm.defaults import ALLOCATOR
 from texturevlm.pages import Pages, open_pages
 from texturevlm.pages.choose import FINE_PIXELS, shown_small
 from texturevlm.pages.scouting import PageSight, scouted
@@ -34,7 +35,7 @@ from texturevlm.pages.sheet import sheet_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.scout.spotter import PIXELS
-from texturevlm.types import Texture
+from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -61,6 +62,15 @@ class Said:
     doubt: float
 
 
+class Part(NamedTuple):
+    """A picture of a prompt: the number of its page, from 0, and its tokens."""
+
+    index: int
+    texture: Texture
+    relevance: Relevance
+    allocation: Allocation
+
+
 @dataclass(frozen=True, eq=False)
 class Prompt:
     """One prompt of a way to ask; a way that asks pages apart has several."""
@@ -85,7 +95,7 @@ def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = F
     """All ways to spend a budget on a question; together: only those that `ask` has."""
     sights, opened = question.sights, question.opened
 
-    def prompt(way: str, parts: Sequence[Opened], numbered: bool = False) -> Prompt:
+    def prompt(way: str, parts: Sequence[Part], numbered: bool = False) -> Prompt:
         names = [f"Page {one.index + 1} of {len(sights)}:" for one in parts] if numbered else []
         said = conversation_with(question.text, len(parts), vlm.adapter.marks, apart=True, names=names)
         chosen = [Chosen(one.allocation, one.relevance) for one in parts]
@@ -93,14 +103,13 @@ def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = F
         asked = Asked(said, [one.texture for one in parts], chosen, budget)
         return Prompt(way, [one.index + 1 for one in parts], worth, asked)
 
-    def resized(index: int, tokens: int, texture: Texture) -> Opened:
+    def resized(index: int, tokens: int, texture: Texture) -> Part:
         maps = find_relevance(texture, patch=vlm.adapter.side, relevance="none")
         found = ALLOCATORS["resize"](texture, maps, budget=tokens, patch=vlm.adapter.side)
-        return Opened(index, texture, maps, found)
+        return Part(index, texture, maps, found)
 
-    items = [Item(sight.worth, partial(opened, index)) for index, sight in enumerate(sights)]
     for fine in FINE:
-        parts = traverse(items, budget=budget, most=fine, patch=vlm.adapter.side)
+        parts = _fine_parts(vlm, question, budget, fine)
         some = "1 page" if fine == 1 else f"{fine} pages"
         yield prompt(f"{some}, together", parts)
         if fine > 1 and not together:
@@ -108,7 +117,7 @@ def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = F
             yield from (prompt(f"{some}, apart", [one]) for one in parts)
     if together:
         return
-    yield prompt("1 page, beside the sheet", _beside_sheet(vlm, items, sights, budget))
+    yield prompt("1 page, beside the sheet", _beside_sheet(vlm, question, budget))
     top = best(sights)
     yield prompt("the top page, resized", [resized(top[0], budget, opened(top[0])[0])])
     yield prompt("the top 5 pages, resized", [resized(one, budget // len(top), opened(one)[0]) for one in sorted(top)])
@@ -116,13 +125,25 @@ def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = F
     yield prompt("all pages, resized", [resized(one, each, question.coarse(one)) for one in range(len(sights))])
 
 
-def _beside_sheet(vlm: VLM, items: Sequence[Item], sights: Sequence[PageSight], budget: int) -> list[Opened]:
+def _fine_parts(vlm: VLM, question: Question, budget: int, most: int) -> list[Part]:
+    """The pages that a budget is spent on, at most so many, in their order."""
+    items = [Item(partial(question.opened, index), sight.worth) for index, sight in enumerate(question.sights)]
+    found = []
+    for index, share in enumerate(spend(items, budget=budget, most=most, patch=vlm.adapter.side)):
+        if share:
+            texture, relevance = question.opened(index)
+            allocation = ALLOCATORS[ALLOCATOR](texture, relevance, budget=share, patch=vlm.adapter.side)
+            found.append(Part(index, texture, relevance, allocation))
+    return found
+
+
+def _beside_sheet(vlm: VLM, question: Question, budget: int) -> list[Part]:
     """The best page, and the sheet of all others behind it, which counts as page 0."""
-    left = budget - sheet_tokens(len(sights) - 1)
-    (one,) = traverse(items, budget=left, most=1, patch=vlm.adapter.side)
+    sights = question.sights
+    (one,) = _fine_parts(vlm, question, budget - sheet_tokens(len(sights) - 1), 1)
     others = [index for index in range(len(sights)) if index != one.index]
     sheet = shown_small(others, sights, vlm.adapter.side, vlm.device)
-    return [one, Opened(-1, sheet.texture, sheet.relevance, sheet.allocation)]
+    return [one, Part(-1, sheet.texture, sheet.relevance, sheet.allocation)]
 
 
 def answered(vlm: VLM, prompts: Sequence[Prompt], right: Sequence[Sequence[str]]) -> list[Said]:

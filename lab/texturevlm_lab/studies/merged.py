@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from texturevlm.allocate.value import cracks, delivered_scale
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
