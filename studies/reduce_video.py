@@ -12,14 +12,15 @@ Rows are written as they come to reduce-video.jsonl in --out, and not asked for 
 import argparse
 import random
 import sys
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from studies.live import LABELS, page
 from studies.study import DEVICE, MISTAKES, MODEL, check_limit, command_line, provenance, versions, write_study
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
@@ -36,6 +37,8 @@ from texturevlm.reduce import steps_of
 from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 
+SIZE = (320, 640)
+LABELS = ("Total", "Tax", "Discount", "Deposit")
 KINDS, SOURCES = ("once", "still"), ("clip", "uniform")
 METHODS = ("", "random", "stride", "fastv", "prunevid", "dtoma", "pvc")  # "": not reduced
 BUDGET, MOMENTS, FPS = 128, 4, 2.0
@@ -45,6 +48,16 @@ HEADS = ("clip", "tokens of", "then", "clips", "ANLS", "− not reduced", "log-l
 Key = tuple[str, str, str]  # kind, source, method
 
 
+def page(rows: Iterable[tuple[str, str]]) -> np.ndarray:
+    """(H, W, 3) bytes: labels on the left, values on the right."""
+    image = Image.new("RGB", SIZE[::-1], (250, 250, 248))
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(28)
+    for index, (label, value) in enumerate(rows):
+        draw.text((60, 40 + 64 * index), f"{label}:", fill=(20, 20, 20), font=font)
+        draw.text((320, 40 + 64 * index), value, fill=(20, 20, 20), font=font)
+    return np.asarray(image)
+
+
 def film(kind: str, seed: int) -> tuple[np.ndarray, str, str]:
     """Frames (N, H, W, 3), a question and its answer."""
     chance = random.Random(f"{kind} {seed}")
@@ -52,7 +65,7 @@ def film(kind: str, seed: int) -> tuple[np.ndarray, str, str]:
     shown, asked = chance.randrange(MOMENTS), chance.randrange(len(LABELS))
     frames = []
     for moment in range(MOMENTS):
-        image = page(list(zip(LABELS, values)) if kind == "still" or moment == shown else []).copy()
+        image = page(zip(LABELS, values) if kind == "still" or moment == shown else ()).copy()
         first = STEP * moment
         image[:, first : first + BAR] = (40, 90, 160)
         frames += [image, image]

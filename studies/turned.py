@@ -3,13 +3,13 @@
     python -m studies.turned DATA --out DIR [--set NAME] [--split eval] [--skip N] [--limit N] [--ocr E,E] …
 
 DATA holds the sets that the scout was trained on; measured are pages of docvqa_half, or of --set, that its training
-held out (held_out.py). Those of docvqa_half served while turning was built: --skip leaves the first out. With --split
-eval the pages of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned
-clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them,
-from the picture that was turned upright, and painted where a model places them; OCR reads the answer's line there.
-Three controls. One leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is
-a bound on what can be reached: the turned page is turned back by the same fine filters that turned it, and then is an
-upright page. The last is the upright page, moved by half a pixel by these filters.
+held out. Those of docvqa_half served while turning was built: --skip leaves the first out. With --split eval the pages
+of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned clockwise on paper
+of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them, from the picture
+that was turned upright, and painted where a model places them; OCR reads the answer's line there. Three controls. One
+leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is a bound on what can
+be reached: the turned page is turned back by the same fine filters that turned it, and then is an upright page. The
+last is the upright page, moved by half a pixel by these filters.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from PIL import Image, ImageChops
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from studies.held_out import MAIN_SET, PATCH
 from studies.study import OCR, READINGS, SPLIT, evenly, option, provenance, study_main
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
+from texturevlm.defaults import PATCH
 from texturevlm.evaluate.data import Sample, load_data
 from texturevlm.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -41,13 +41,13 @@ from texturevlm.train.pages import held_images
 from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 
+MAIN_SET, FULL_SET = "docvqa_half", "docvqa"
 ANGLES = (5, 15, 45, 90)
 CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
 FINER = 3  # times the page's resolution, in which it is turned
 FOLLOWED, LEFT = "turned upright", "left as it lies"
 BACK, MOVED = "turned back before, finely: a bound", "moved by half a pixel, upright"
-FULL_SET = "docvqa"
 
 
 def turned_page(page: Image.Image, angle: float) -> Image.Image:

@@ -7,12 +7,20 @@ import torch
 from PIL import Image
 
 from studies import turned
-from tests.evaluate.folders import write_folder, write_page
+from tests.evaluate.folders import write_folder, write_page, write_rows
 from tests.evaluate.test_run import Ink
-from tests.studies.test_nothing_asked import write_sets
 from texturevlm.evaluate.data import Sample
+from texturevlm.train.pages import HELD_OUT, SETS
 
 KEYS = (f"0/{turned.FOLLOWED}", f"0/{turned.MOVED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}")
+
+
+def write_sets(folder):
+    for name in SETS:
+        write_folder(folder / name, pages=2 * HELD_OUT if name == turned.MAIN_SET else 1)
+        rows = [json.loads(line) for line in (folder / name / "questions.jsonl").read_text().splitlines()]
+        write_rows(folder / name, [row | {"split": "train", "document": row["image"]} for row in rows])
+    return folder
 
 
 @pytest.fixture
