@@ -47,10 +47,10 @@ sanitize:
 			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
 	done
 
-.venv/ready: pyproject.toml constraints.txt Makefile
+.venv/ready: pyproject.toml lab/pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call install_torch,$(BIN)/$(PIP) -c constraints.txt,$(TORCH))
-	$(BIN)/$(PIP) -c constraints.txt -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,serve,slides,train,video]"
+	$(BIN)/$(PIP) -c constraints.txt -e ".[corpus,cuda,dev,docs,finetune,hf,large,maps,ocr,pdf,serve,slides,video]" -e ./lab
 	touch .venv/ready
 
 # The tests against the oldest supported torch and transformers, in .venv-oldest. A machine that cannot reach PyTorch's
@@ -58,18 +58,18 @@ sanitize:
 test-oldest: .venv-oldest/ready
 	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
-.venv-oldest/ready: pyproject.toml Makefile
+.venv-oldest/ready: pyproject.toml lab/pyproject.toml Makefile
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	$(call install_torch,.venv-oldest/bin/$(PIP),$(OLDEST_TORCH))
-	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[corpus,cuda,dev,docs,eval,finetune,hf,large,maps,ocr,pdf,serve,slides,train,video]"
+	.venv-oldest/bin/$(PIP) "torch==$(OLDEST_TORCH)" "transformers==$(OLDEST_TRANSFORMERS)" -e ".[corpus,cuda,dev,docs,finetune,hf,large,maps,ocr,pdf,serve,slides,video]" -e ./lab
 	touch .venv-oldest/ready
 
 # List the tables of results/ that today's code and weights did not make; `make results-mark` writes that into them.
 results-check: .venv/ready
-	$(BIN)/python -m studies.results_check
+	$(BIN)/python -m texturevlm_lab.studies.results_check
 
 results-mark: .venv/ready
-	$(BIN)/python -m studies.results_check --mark
+	$(BIN)/python -m texturevlm_lab.studies.results_check --mark
 
 # Train the scout and put it into the package: `make scout DATA=../shared/data`, on a machine with a GPU, OCR and fonts.
 scout: .venv/ready

@@ -149,7 +149,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     import texturevlm as tv
-    from texturevlm.bench.serve import serving
+    from texturevlm_lab.bench.serve import serving
 
     wanted = SHOWN
     if given.every:

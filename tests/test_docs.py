@@ -1,19 +1,20 @@
 """The documents name only files, modules, commands and public names that exist."""
 
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 import texturevlm
-from studies import allocators
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.cli import COMMANDS
+from texturevlm.cli import COMMANDS, GROUP
 from texturevlm.commands.arguments import Parser
-from texturevlm.commands.eval import add_eval
-from texturevlm.evaluate.metrics import METRICS
-from texturevlm.evaluate.ocr import ENGINES
 from texturevlm.relevance import SCORERS
+from texturevlm_lab.commands.eval import add_eval
+from texturevlm_lab.evaluate.metrics import METRICS
+from texturevlm_lab.evaluate.ocr import ENGINES
+from texturevlm_lab.studies import allocators
 
 ROOT = Path(__file__).parent.parent
 GONE = "removed.md"  # names what is no longer there
@@ -35,7 +36,7 @@ def without_code(text: str) -> str:
 
 
 def subcommands() -> set[str]:
-    return {name.replace("_", "-") for name in COMMANDS}
+    return {*COMMANDS, *entry_points(group=GROUP).names}
 
 
 def anchors(page: Path) -> set[str]:
@@ -63,19 +64,19 @@ def test_links_lead_to_files_and_headings(page):
 
 def test_paths_exist(page):
     text = re.sub(r"https?://\S+", "", page.read_text())
-    for path in re.findall(r"(?<![\w/.])((?:texturevlm|studies|tests|examples|results|docs)/[\w./-]*\w)", text):
+    for path in re.findall(r"(?<![\w/.])((?:texturevlm|lab|tests|examples|results|docs)/[\w./-]*\w)", text):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
 def test_files_named_without_their_folder_exist(page):
-    folders = ("texturevlm", "studies", "tests", "docs", "examples")
+    folders = ("texturevlm", "lab", "tests", "docs", "examples")
     known = {path.name for folder in folders for path in (ROOT / folder).rglob("*.*")}
     for name in re.findall(r"`([a-z_]\w*\.(?:py|cu|cuh))`", page.read_text()):
         assert name in known or (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 def test_the_layout_names_every_room_and_every_module():
-    block = (ROOT / "docs" / "design.md").read_text().split("```\ntexturevlm/\n")[1].split("studies/")[0]
+    block = (ROOT / "docs" / "design.md").read_text().split("```\ntexturevlm/\n")[1].split("lab/")[0]
     named = re.findall(r"[a-z]\w*(?:\.py(?= )|/(?= ))", re.sub(r" {3,}\S.*", " ", block))
     package = ROOT / "texturevlm"
     there = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
@@ -85,9 +86,13 @@ def test_the_layout_names_every_room_and_every_module():
 
 def test_commands_exist(page):
     written = code(page.read_text())
-    for module in re.findall(r"python -m ((?:texturevlm|studies)[\w.]*\w)", written):
-        found = ROOT.joinpath(*module.split(".")).with_suffix(".py").exists()
-        assert found or module == "studies.NAME", f"{page.name} runs {module}"
+    for module in re.findall(r"python -m (texturevlm(?:_lab)?[\w.]*\w)", written):
+        found = (
+            ROOT.joinpath("lab" if module.startswith("texturevlm_lab") else "", *module.split("."))
+            .with_suffix(".py")
+            .exists()
+        )
+        assert found or module == "texturevlm_lab.studies.NAME", f"{page.name} runs {module}"
     for command in re.findall(r"^texturevlm ([a-z][a-z-]*)", written, re.MULTILINE):
         assert command in subcommands(), f"{page.name} runs texturevlm {command}"
     for target in re.findall(r"^make ([a-z][a-z-]*)", written, re.MULTILINE):
@@ -107,7 +112,7 @@ def test_the_commands_of_whole_tables_are_understood(tmp_path):
     pages = found[0]  # both OCR engines judge every relevance at every budget
     assert set(pages.ocr) == set(ENGINES) and set(pages.relevance) == {"scout", "none", "prior", "words"}
     assert {32, 48, 64, 96, 273, 512} == set(pages.budgets)
-    (study,) = [words for words in commands if words[:3] == ["python", "-m", "studies.allocators"]]
+    (study,) = [words for words in commands if words[:3] == ["python", "-m", "texturevlm_lab.studies.allocators"]]
     assert allocators.main([str(tmp_path / word) if word == "DATA" else word for word in study[3:]]) == 2  # no data
 
 

@@ -47,10 +47,7 @@ LAYERS = [
     {"live"},
     {"corpus"},
     {"vllm_plugin"},
-    {"evaluate"},
-    {"train"},
     {"serve"},
-    {"bench"},
     {"__init__"},
     {"cli", "commands"},
 ]

@@ -63,4 +63,4 @@ def test_a_wheel_contains_kernels_weights_and_types(tmp_path):
     }
     wanted.add(package / "py.typed")
     assert {str(path.relative_to(ROOT)) for path in wanted} <= names
-    assert not any(name.startswith(("tests/", "studies/")) for name in names)
+    assert not any(name.startswith(("tests/", "lab/texturevlm_lab/studies/")) for name in names)

@@ -1,40 +1,70 @@
-"""The command line: one subcommand per task. A mistake gets one line that says what was wrong, and exit status 2."""
+"""The command line: one subcommand per task. A mistake gets one line that says what was wrong, and exit status 2.
 
+Only the command that was named is imported. Other packages, such as the lab, add commands by entry points of the group
+`texturevlm.commands`: the name is the command's, the value a function that adds its parser.
+"""
+
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from texturevlm import __version__
-from texturevlm.commands.arguments import Parser
+from texturevlm.commands.arguments import Commands, Parser
 
 # texturevlm/commands/NAME.py has add_NAME.
-COMMANDS = (
-    *("doctor", "look", "allocate", "ask", "pyramid", "channels", "fit_pca", "fit_codebook", "eval", "train"),
-    *("pack_pages", "pack_reader", "render_pages", "fit_words"),
-    *("ship_scout", "ship_relevance", "ship_reader"),
-    *("video", "corpus", "serve", "bench"),
-)
+COMMANDS = ("ask", "look", "allocate", "channels", "video", "pyramid", "corpus", "fit-codebook", "serve", "doctor")
+GROUP = "texturevlm.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="texturevlm", description="Level of detail for vision-language models.")
-    parser.add_argument("--version", action="version", version=f"texturevlm {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        getattr(import_module(f"texturevlm.commands.{name}"), f"add_{name}")(commands)
-    options, more = parser.parse_known_args(arguments)
-    if more and options.command == "ask" and not any(one.startswith("-") for one in more):
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser, commands = _parser(next((word for word in given if not word.startswith("-")), None))
+    options, more = parser.parse_known_args(given)
+    if more and options.command == "ask" and not any(word.startswith("-") for word in more):
         options.inputs += more  # images or the question behind an option
     elif more:
         commands.choices[options.command].error(f"unrecognized arguments: {' '.join(more)}")
     try:
         return int(options.run(options))
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:  # a TypeError would be a fault of ours
+        if options.traceback:
+            raise
         message = " ".join(str(error).split()).removeprefix(f"{options.command}: ")
         print(f"texturevlm {options.command}: {message or type(error).__name__}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _parser(named: str | None) -> tuple[Parser, Commands]:
+    """The parser of the named command; of all commands if none is named, or one that does not exist."""
+    others = entry_points(group=GROUP)
+    lab = Parser(usage=argparse.SUPPRESS, add_help=False)
+    added = lab.add_subparsers(title="commands of other installed packages", metavar="COMMAND")
+    if named is None:  # only the help is wanted
+        for add in {entry.value: entry.load() for entry in others}.values():
+            add(added)
+    parser = Parser(
+        prog="texturevlm",
+        description="Level of detail for vision-language models.",
+        epilog=lab.format_help()
+        if others and named is None
+        else "Training, evaluation, benchmarks and published rivals are commands of the lab: pip install ./lab",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"texturevlm {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    for name in (named,) if named in COMMANDS else () if named in others.names else COMMANDS:
+        module = name.replace("-", "_")
+        getattr(import_module(f"texturevlm.commands.{module}"), f"add_{module}")(commands)
+    if named is not None and named not in COMMANDS:  # all of them if nobody has the named one, for the message
+        named_ones = others.select(name=named) or others
+        for add in {entry.value: entry.load() for entry in named_ones}.values():
+            add(commands)
+    return parser, commands
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ footprints are painted over larger ones. Where there is no token, the picture is
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -175,3 +176,10 @@ def _paint_turned(
         patch[None], grid, mode="bicubic", padding_mode="border", align_corners=False
     )[0]
     part.copy_(torch.where(inside.to(part.device), values, part))
+
+
+def pixel_box(box: Sequence[float], size: tuple[int, int]) -> PixelBox:
+    """The whole pixels of a box (xyxy) inside an image (height, width); at least one."""
+    height, width = size
+    left, top = min(max(math.floor(box[0]), 0), width - 1), min(max(math.floor(box[1]), 0), height - 1)
+    return left, top, min(max(math.ceil(box[2]), left + 1), width), min(max(math.ceil(box[3]), top + 1), height)

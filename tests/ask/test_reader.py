@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from studies.reader_invoice import ANSWERS
 from tests.test_cli import status
 from tests.train.test_reader import small_network
 from tests.vlm.test_captured import first_logits
@@ -20,13 +19,14 @@ from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import conversation_about
 from texturevlm.pipeline import choose_tokens
 from texturevlm.sampling import sample
-from texturevlm.train.reader.alphabet import FIRST, IMAGE, training_ids
-from texturevlm.train.reader.forward import BatchedReader, Prompts, positions
-from texturevlm.train.reader.network import make_config, save_folder
-from texturevlm.train.reader.views import as_view
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget
 from texturevlm.vlm.finer import Finer
+from texturevlm_lab.studies.reader_invoice import ANSWERS
+from texturevlm_lab.train.reader.alphabet import FIRST, IMAGE, training_ids
+from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, positions
+from texturevlm_lab.train.reader.network import make_config, save_folder
+from texturevlm_lab.train.reader.views import as_view
 
 BUDGET = 40
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
@@ -229,7 +229,8 @@ def test_the_package_has_what_the_code_writes(tmp_path, capsys):
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the reader's weights are not in this copy (texturevlm ship-reader)")
 def test_it_reads_the_invoice():
-    """Four of the questions of studies/reader_invoice.py; the study has all, two of which it gets wrong so far."""
+    """Four of the questions of lab/texturevlm_lab/studies/reader_invoice.py; the study has all, two of which it gets
+    wrong so far."""
     model = load_vlm("reader", device="cpu")
     asked = [question for question in ANSWERS if any(word in question for word in ("total", "date", "VAT"))]
     found = dict(zip(asked, model.ask(INVOICE, asked, max_new_tokens=20)))

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.conftest import worst
-from texturevlm.bench.baselines import grid_sampled, patch_at_a_time, plain_cascade, plain_pytorch
-from texturevlm.bench.pictures import page, photograph
 from texturevlm.channels.structure import box_mean, highest, lowest
 from texturevlm.ops import mipmap, sample_patches
 from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm_lab.bench.baselines import grid_sampled, patch_at_a_time, plain_cascade, plain_pytorch
+from texturevlm_lab.bench.pictures import page, photograph
 
 
 def test_a_page_is_a_page_and_a_photograph_is_not():

@@ -4,18 +4,18 @@ import re
 
 import torch
 
-from texturevlm.bench.attention import AttentionCase, bench_attention
-from texturevlm.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
-from texturevlm.bench.attention_page import WAYS
-from texturevlm.bench.attention_tower import tower_tokens
-from texturevlm.bench.attention_trained import attention_inputs, layer_errors
-from texturevlm.bench.pictures import page
-from texturevlm.bench.reader import random_reader
 from texturevlm.draw import to_pil
 from texturevlm.ops import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
 from texturevlm.vlm.attention import AttentionOptions
 from texturevlm.vlm.prompts import Picture
+from texturevlm_lab.bench.attention import AttentionCase, bench_attention
+from texturevlm_lab.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm_lab.bench.attention_page import WAYS
+from texturevlm_lab.bench.attention_tower import tower_tokens
+from texturevlm_lab.bench.attention_trained import attention_inputs, layer_errors
+from texturevlm_lab.bench.pictures import page
+from texturevlm_lab.bench.reader import random_reader
 
 
 def test_a_quick_run():

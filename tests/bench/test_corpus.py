@@ -2,9 +2,9 @@
 
 import pytest
 
-from texturevlm.bench import corpus as bench
-from texturevlm.bench import corpus_decoded, corpus_pools
-from texturevlm.bench import report as reports
+from texturevlm_lab.bench import corpus as bench
+from texturevlm_lab.bench import corpus_decoded, corpus_pools
+from texturevlm_lab.bench import report as reports
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
 
@@ -33,7 +33,7 @@ def test_on_a_cpu():
 def test_units_by_several_workers(tmp_path, monkeypatch):
     """Wall clock of what comes after each worker has begun."""
     monkeypatch.setattr(corpus_pools, "find_spec", lambda name: None)
-    found = reports.begin("texturevlm.bench.corpus", "Corpus", "cpu", True)
+    found = reports.begin("texturevlm_lab.bench.corpus", "Corpus", "cpu", True)
     corpus_pools.processes(found, "files", "2 processes", bench._files(tmp_path / "in", 8), 2, 1, beside_decoding=True)
     corpus_pools.ray_workers(found)
     alone, whole, ray = found.rows

@@ -1,6 +1,6 @@
 """The benchmark of a model that watches, small, on the CPU."""
 
-from texturevlm.bench.live import bench_live
+from texturevlm_lab.bench.live import bench_live
 
 
 def test_a_quick_run():

@@ -3,11 +3,11 @@
 import torch
 
 from texturevlm.ask.messages import conversation_about
-from texturevlm.bench import reader
-from texturevlm.bench.report import begin
 from texturevlm.pipeline import choose_tokens
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
+from texturevlm_lab.bench import reader
+from texturevlm_lab.bench.report import begin
 
 SIZE = (350, 248)
 
@@ -23,7 +23,7 @@ def test_the_captured_reading_is_that_of_the_plain_path():
     model = reader.random_reader("cpu", 24)
     model.model.float()
     fixed = FixedBudget(model.adapter, 24, masked=True)
-    found = reader.captured_reading(begin("texturevlm.bench.reader", "Reader", "cpu", True), fixed, SIZE)()
+    found = reader.captured_reading(begin("texturevlm_lab.bench.reader", "Reader", "cpu", True), fixed, SIZE)()
     texture = Texture.open(reader.page(1, *SIZE)).mipmapped()
     allocation = choose_tokens(texture, reader.READER_QUESTION, budget=24, patch=32, relevance="scout")
     prompt = conversation_about(1, reader.READER_QUESTION, model.adapter.marks)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from texturevlm.bench import reduce as bench
-from texturevlm.bench.report import kept_in
 from texturevlm.reduce import METHODS
+from texturevlm_lab.bench import reduce as bench
+from texturevlm_lab.bench.report import kept_in
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_table_and_its_files(report, tmp_path):
     found = json.loads((tmp_path / "reduce.json").read_text())
     assert [row["name"] for row in found["rows"]] == [row.name for row in report.rows]
     table = (tmp_path / "reduce.md").read_text()
-    assert found["code"] in table and "texturevlm.bench.reduce, digest " in table
+    assert found["code"] in table and "texturevlm_lab.bench.reduce, digest " in table
     assert "| pace | 80 |" in table and "p 73.5 / 78.4 / 69.6" in table and "hardware:" in table
 
 

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from studies.results_check import check
-from texturevlm.bench import report as reports
-from texturevlm.evaluate.provenance import ROOT, dependencies, named_origin, origin
+from texturevlm_lab.bench import report as reports
+from texturevlm_lab.evaluate.provenance import ROOT, dependencies, named_origin, origin
+from texturevlm_lab.studies.results_check import check
 
 
 def test_a_table_names_its_origin_and_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(reports, "copy_bandwidth", lambda device: 1e9)
-    found = reports.begin("texturevlm.bench.channels", "Channels", "cpu", True)
+    found = reports.begin("texturevlm_lab.bench.channels", "Channels", "cpu", True)
     found.add("nothing", "us", lambda: None, "cpu", repeats=1)
     made = named_origin(found.table())
-    assert made == origin("texturevlm.bench.channels")
+    assert made == origin("texturevlm_lab.bench.channels")
     (tmp_path / "channels-cpu.md").write_text(found.table() + "\n")
     (table,) = check(tmp_path)
     assert table.reason == "" and table.marked
@@ -27,7 +27,7 @@ def test_a_table_names_its_origin_and_is_checked(tmp_path, monkeypatch):
 
 
 def test_a_benchmark_does_not_depend_on_rooms_that_it_never_enters():
-    rooms = {path.relative_to(ROOT).parts[1] for path in dependencies("texturevlm.bench.allocate")}
+    rooms = {path.relative_to(ROOT).parts[1] for path in dependencies("texturevlm_lab.bench.allocate")}
     assert {"allocate", "relevance", "scout"} <= rooms and not {"video", "vlm", "ask", "train"} & rooms
 
 

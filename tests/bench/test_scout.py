@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from texturevlm.bench import report as reports
-from texturevlm.bench import scout as bench
 from texturevlm.relevance.ocr import Page, Word
+from texturevlm_lab.bench import report as reports
+from texturevlm_lab.bench import scout as bench
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
-from texturevlm.bench.report import Report
-from texturevlm.bench.serve import _Rows, bench_serve
-from texturevlm.bench.serve_clients import send
+from texturevlm_lab.bench.report import Report
+from texturevlm_lab.bench.serve import _Rows, bench_serve
+from texturevlm_lab.bench.serve_clients import send
 
 
 def test_a_quick_run():
@@ -28,7 +28,7 @@ def test_a_row_that_comes_too_late_says_so():
 
 def test_a_row_that_fails_does_not_end_the_others(monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "Traceback\nhttpx.ConnectError: nobody listens")
-    monkeypatch.setattr("texturevlm.bench.serve.subprocess.run", lambda *given, **options: failed)
+    monkeypatch.setattr("texturevlm_lab.bench.serve.subprocess.run", lambda *given, **options: failed)
     report = Report("Server", "cuda", 1e9)
     rows = _Rows(report, [{}], time.monotonic() + 60)
     rows.warm("http://127.0.0.1:1", 1)

@@ -8,8 +8,8 @@ from PIL import Image
 from tests.conftest import worst
 from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 from texturevlm.commands.arguments import Parser
-from texturevlm.commands.fit_pca import add_fit_pca
 from texturevlm.paths import image_paths
+from texturevlm_lab.commands.fit_pca import add_fit_pca
 
 
 def features_like(images=40, width=48, side=6, decay=0.8):

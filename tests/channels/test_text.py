@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from studies.channels import main
 from texturevlm.channels import text
 from texturevlm.channels.text import TEXT_REACH, text_map, text_map_ocr
 from texturevlm.ops import mipmap
+from texturevlm_lab.studies.channels import main
 
 LINES = ("Minimum total 1,234.50", "The quick brown fox")
 
@@ -143,7 +143,7 @@ def test_the_ocr_detector_paints_its_boxes():
 
 
 def write_data(folder, count: int = 2) -> None:
-    """Text and objects as `studies.channels` wants them."""
+    """Text and objects as `texturevlm_lab.studies.channels` wants them."""
     for name, listing in (("funsd", "text_boxes"), ("sroie", "text_boxes"), ("coco", "questions")):
         (folder / name).mkdir()
         rows = []

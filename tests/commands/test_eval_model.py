@@ -8,10 +8,10 @@ from PIL import Image
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from tests.evaluate.reader import saved
 from tests.test_cli import status
-from texturevlm.evaluate import answering
-from texturevlm.evaluate.answer_rows import AnswerRows
-from texturevlm.evaluate.provenance import code_digest, named_origin
 from texturevlm.reduce import METHODS
+from texturevlm_lab.evaluate import answering
+from texturevlm_lab.evaluate.answer_rows import AnswerRows
+from texturevlm_lab.evaluate.provenance import code_digest, named_origin
 
 QUICK = ["--budgets", "6", "--relevance", "none", "--suffix", "", "--max-new-tokens", 2, "--device", "cpu"]
 
@@ -51,7 +51,8 @@ def test_a_table_says_which_code_made_it_and_other_code_does_not_go_on_with_it(t
     assert run(*given) == 0
     found = named_origin(capsys.readouterr().out)
     assert (
-        found.digest == code_digest("texturevlm.evaluate.answering") and found.module == "texturevlm.evaluate.answering"
+        found.digest == code_digest("texturevlm_lab.evaluate.answering")
+        and found.module == "texturevlm_lab.evaluate.answering"
     )
     rows = tmp_path / "out" / "answers.jsonl"
     rows.write_text(rows.read_text().replace(f'"commit": "{found.commit}"', '"commit": "0000000"'))

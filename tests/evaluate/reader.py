@@ -7,8 +7,8 @@ import torch
 from tests.train.test_reader import small_network
 from texturevlm.ask import VLM
 from texturevlm.ask.pretrained import PlainProcessor
-from texturevlm.train.reader.alphabet import make_tokenizer
-from texturevlm.train.reader.network import make_image_processor, save_folder
+from texturevlm_lab.train.reader.alphabet import make_tokenizer
+from texturevlm_lab.train.reader.network import make_image_processor, save_folder
 
 
 def grown_network():

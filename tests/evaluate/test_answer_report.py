@@ -2,9 +2,9 @@
 
 import pytest
 
-from texturevlm.evaluate.answer_report import answer_lines, answers_page, decision
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import BLANK, CHOSEN, FULL, OWN, Condition
+from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page, decision
+from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
+from texturevlm_lab.evaluate.conditions import BLANK, CHOSEN, FULL, OWN, Condition
 
 PAGES = 40
 QUESTIONS = [(str(number), f"{number // 2}.png") for number in range(2 * PAGES)]  # two about each page

@@ -11,13 +11,18 @@ from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
 from texturevlm.ask import VLM, prompted
-from texturevlm.evaluate import answering
-from texturevlm.evaluate.answer_report import answer_lines, answers_page
-from texturevlm.evaluate.answer_rows import AnswerRows
-from texturevlm.evaluate.answering import Asking, likeliest, other_pages
-from texturevlm.evaluate.answers import ANSWER_METRICS, DATA_SETS
-from texturevlm.evaluate.asked_page import AskedPage, box_map
-from texturevlm.evaluate.conditions import (
+from texturevlm.reduce import steps_of
+from texturevlm.types import Texture
+from texturevlm.vlm import own_grid
+from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.finer import Finer
+from texturevlm_lab.evaluate import answering
+from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page
+from texturevlm_lab.evaluate.answer_rows import AnswerRows
+from texturevlm_lab.evaluate.answering import Asking, likeliest, other_pages
+from texturevlm_lab.evaluate.answers import ANSWER_METRICS, DATA_SETS
+from texturevlm_lab.evaluate.asked_page import AskedPage, box_map
+from texturevlm_lab.evaluate.conditions import (
     BLANK,
     CHOSEN,
     FULL,
@@ -30,14 +35,9 @@ from texturevlm.evaluate.conditions import (
     Condition,
     conditions,
 )
-from texturevlm.evaluate.data import load_data
-from texturevlm.evaluate.page_cache import PageCache
-from texturevlm.reduce import steps_of
-from texturevlm.train.reader.alphabet import END, make_tokenizer
-from texturevlm.types import Texture
-from texturevlm.vlm import own_grid
-from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.finer import Finer
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
 

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from texturevlm.evaluate.answers import (
+from texturevlm.text.edits import edit_distance
+from texturevlm_lab.evaluate.answers import (
     ANSWER_METRICS,
     CONTRACTIONS,
     DATA_SETS,
@@ -17,7 +18,6 @@ from texturevlm.evaluate.answers import (
     token_f1,
     vqa_accuracy,
 )
-from texturevlm.text.edits import edit_distance
 
 
 def people(count: int, answer: str = "cat") -> list[str]:

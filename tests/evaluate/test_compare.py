@@ -4,10 +4,10 @@ import csv
 
 import pytest
 
-from texturevlm.evaluate.compare import decision_rule, summarise
-from texturevlm.evaluate.report import markdown
-from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration, ResultRow, Results
-from texturevlm.evaluate.rows import read_rows, write_rows
+from texturevlm_lab.evaluate.compare import decision_rule, summarise
+from texturevlm_lab.evaluate.report import markdown
+from texturevlm_lab.evaluate.results import IDEAL_RESIZE, Configuration, ResultRow, Results
+from texturevlm_lab.evaluate.rows import read_rows, write_rows
 
 RESIZE = Configuration(IDEAL_RESIZE, budget=64)
 OWN = Configuration("a", "scout", 64)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.evaluate.folders import write_folder, write_image, write_rows
-from texturevlm.evaluate.data import load_data
+from texturevlm_lab.evaluate.data import load_data
 
 
 def row(**changes):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.evaluate.metrics import _IDENTICAL, in_box, psnr, ssim
+from texturevlm_lab.evaluate.metrics import _IDENTICAL, in_box, psnr, ssim
 
 metrics = pytest.importorskip("skimage.metrics")
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from PIL import Image
 
-from texturevlm.evaluate.data import load_data
-from texturevlm.evaluate.hub_data import is_table, table_folder
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.hub_data import is_table, table_folder
 
 datasets = pytest.importorskip("datasets", reason="needs the package datasets")
 

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.legibility import (
+from texturevlm.rebuilding import pixel_box
+from texturevlm.text.edits import letters_and_digits, similarity
+from texturevlm.types import Texture
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.legibility import (
     as_bytes,
     crop_boxes,
     legibility_score,
-    letters_and_digits,
-    pixel_box,
-    similarity,
 )
-from texturevlm.evaluate.metrics import Delivered
-from texturevlm.types import Texture
+from texturevlm_lab.evaluate.metrics import Delivered
 
 
 @pytest.mark.parametrize(

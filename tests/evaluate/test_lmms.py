@@ -78,7 +78,7 @@ def plugin(monkeypatch):
         module = ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "texturevlm.evaluate.lmms_model", raising=False)
+    monkeypatch.delitem(sys.modules, "texturevlm_lab.evaluate.lmms_model", raising=False)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     module, function = project["project"]["entry-points"]["lmms_eval.models"]["texturevlm"].split(":")
     manifest = getattr(import_module(module), function)()
@@ -141,14 +141,14 @@ def test_tokens_are_chosen_by_the_question_alone(loaded, monkeypatch):
     monkeypatch.setattr(ImageSession, "chosen", lambda self, text, how: asked.append(text) or real(self, text, how))
     loaded.generate_until([request(0)])
     assert asked == ["What is word 0?"]
-    alone = import_module("texturevlm.evaluate.lmms_model").question_alone
+    alone = import_module("texturevlm_lab.evaluate.lmms_model").question_alone
     vizwiz = "What colour?\nWhen the provided information is insufficient, respond with 'Unanswerable'." + POST
     assert alone(vizwiz) == "What colour?"
     assert alone("Answer the question in the image.") == "Answer the question in the image."
 
 
 def test_options_of_a_task(loaded):
-    module = import_module("texturevlm.evaluate.lmms_model")
+    module = import_module("texturevlm_lab.evaluate.lmms_model")
     assert module._sampling({"temperature": 0, "top_p": 0.9, "num_beams": 1}) == {}
     assert module._sampling({"temperature": 0.5, "top_p": 0.9}) == {"do_sample": True, "temperature": 0.5, "top_p": 0.9}
     assert module._sampling({"temperature": 0.5, "do_sample": False, "num_beams": 2}) == {"num_beams": 2}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from texturevlm import Allocation
-from texturevlm.evaluate.objects import fine_tokens, on_objects, painted
+from texturevlm_lab.evaluate.objects import fine_tokens, on_objects, painted
 
 SIZE = (40, 80)
 

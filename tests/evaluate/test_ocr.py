@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from texturevlm.evaluate import ocr
-from texturevlm.evaluate.ocr import _CHUNK, CachedOcr, RapidOcr, Tesseract, open_engines
+from texturevlm_lab.evaluate import ocr
+from texturevlm_lab.evaluate.ocr import _CHUNK, CachedOcr, RapidOcr, Tesseract, open_engines
 
 installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
 

@@ -6,11 +6,11 @@ import pytest
 
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import Choose, run
-from texturevlm.evaluate import page_cache
-from texturevlm.evaluate.data import load_data
-from texturevlm.evaluate.page_cache import PageCache
 from texturevlm.relevance import ocr, scorers
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate import page_cache
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.page_cache import PageCache
 
 
 @pytest.fixture

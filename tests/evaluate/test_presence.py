@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.presence import presence_questions
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.presence import presence_questions
 
 
 def seen(image, *names):

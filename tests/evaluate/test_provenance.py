@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from texturevlm.evaluate.provenance import (
+from texturevlm_lab.evaluate.provenance import (
     ROOT,
     Origin,
     code_digest,
@@ -70,7 +70,8 @@ def test_comments_docstrings_and_blank_lines_do_not_count(tmp_path):
 
 def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):
     files = {
-        "studies/a.py": "from texturevlm.b import thing\ndef late():\n    from texturevlm.deep import c\n",
+        "lab/texturevlm_lab/studies/a.py": "from texturevlm.b import thing\ndef late():\n"
+        "    from texturevlm.deep import c\n",
         "texturevlm/__init__.py": "import texturevlm.unused\n",
         "texturevlm/unused.py": "",
         "texturevlm/b.py": "import json\n",
@@ -82,16 +83,16 @@ def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    found = [path.relative_to(tmp_path).as_posix() for path in dependencies("studies.a", root=tmp_path)]
+    found = [path.relative_to(tmp_path).as_posix() for path in dependencies("texturevlm_lab.studies.a", root=tmp_path)]
     assert found == [
-        "studies/a.py",
+        "lab/texturevlm_lab/studies/a.py",
         "texturevlm/b.py",
         "texturevlm/deep/__init__.py",
         "texturevlm/deep/c.py",
         "texturevlm/deep/kernel.cu",
     ]
-    with pytest.raises(ValueError, match=r"module must be one of .*, got 'studies.z'"):
-        dependencies("studies.a+studies.z", root=tmp_path)
+    with pytest.raises(ValueError, match=r"module must be one of .*, got 'texturevlm_lab.studies.z'"):
+        dependencies("texturevlm_lab.studies.a+texturevlm_lab.studies.z", root=tmp_path)
 
 
 def test_a_commit_says_whether_what_counts_was_changed(tmp_path, monkeypatch):
@@ -115,6 +116,6 @@ def test_a_commit_says_whether_what_counts_was_changed(tmp_path, monkeypatch):
 def test_a_table_names_its_origin():
     own = origin()
     assert named_origin(f"# T\n\n{own}; device cpu.\n") == own
-    changed = Origin("studies.a", "0123456789abcdef", "1a2b3c4 with changes")
+    changed = Origin("texturevlm_lab.studies.a", "0123456789abcdef", "1a2b3c4 with changes")
     assert named_origin(f"x {changed}.") == changed
     assert named_origin("# T\n\ncode e19ea43a49f11015") is None

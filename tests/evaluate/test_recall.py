@@ -7,7 +7,7 @@ import torch
 
 from texturevlm import Allocation
 from texturevlm.allocate.value import COARSER_ACROSS
-from texturevlm.evaluate.recall import (
+from texturevlm_lab.evaluate.recall import (
     LEGIBLE_HEIGHT,
     box_scale,
     line_height,

@@ -8,10 +8,10 @@ from PIL import Image
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import PATCH, Choose, Ink, run
 from texturevlm.cli import main
-from texturevlm.evaluate.compare import decision_rule, summarise
-from texturevlm.evaluate.figures import draw_curves, worst
-from texturevlm.evaluate.report import markdown, publish, shown
-from texturevlm.evaluate.results import (
+from texturevlm_lab.evaluate.compare import decision_rule, summarise
+from texturevlm_lab.evaluate.figures import draw_curves, worst
+from texturevlm_lab.evaluate.report import markdown, publish, shown
+from texturevlm_lab.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
     Configuration,
@@ -158,8 +158,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     with (folder / "questions.jsonl").open("a") as file:
         file.write("{broken\n")
     choose = Choose()
-    monkeypatch.setattr("texturevlm.evaluate.run.choose_tokens", choose)
-    monkeypatch.setattr("texturevlm.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.evaluate.run.choose_tokens", choose)
+    monkeypatch.setattr("texturevlm_lab.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
     command = ["eval", str(folder), "--allocators", "near,far", "--relevance", "none", "--budgets", "4,16"]
     command += ["--patch", str(PATCH), "--out", str(tmp_path / "out")]
     assert main(command) == 2 and "questions.jsonl:5: must be JSON" in capsys.readouterr().err

@@ -8,11 +8,11 @@ import torch
 
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from texturevlm import Allocation
-from texturevlm.evaluate.data import load_data
-from texturevlm.evaluate.metrics import suited
-from texturevlm.evaluate.page_cache import costed
-from texturevlm.evaluate.provenance import code_digest
-from texturevlm.evaluate.results import (
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.metrics import suited
+from texturevlm_lab.evaluate.page_cache import costed
+from texturevlm_lab.evaluate.provenance import code_digest
+from texturevlm_lab.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
     NONE,
@@ -20,7 +20,7 @@ from texturevlm.evaluate.results import (
     Configuration,
     Results,
 )
-from texturevlm.evaluate.run import configurations, evaluate, other_questions
+from texturevlm_lab.evaluate.run import configurations, evaluate, other_questions
 
 PATCH = 8
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from texturevlm.evaluate import statistics
-from texturevlm.evaluate.statistics import paired_difference, pooled_ratio
+from texturevlm_lab.evaluate import statistics
+from texturevlm_lab.evaluate.statistics import paired_difference, pooled_ratio
 
 
 def test_pairing_removes_what_both_share():

@@ -10,7 +10,8 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm import vlm
 from texturevlm.cli import main
-from texturevlm.evaluate.video_answers import (
+from texturevlm.video.sources import open_video
+from texturevlm_lab.evaluate.video_answers import (
     CONDITIONS,
     accuracy_table,
     answer_videos,
@@ -18,9 +19,8 @@ from texturevlm.evaluate.video_answers import (
     chosen_option,
     span_of,
 )
-from texturevlm.evaluate.video_baselines import spread_moments, static_dropped, uniform
-from texturevlm.evaluate.video_data import VideoQuestion, load_video_questions
-from texturevlm.video.sources import open_video
+from texturevlm_lab.evaluate.video_baselines import spread_moments, static_dropped, uniform
+from texturevlm_lab.evaluate.video_data import VideoQuestion, load_video_questions
 
 OPTIONS = ("a red car", "a dog", "a man in a hat")
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from texturevlm.evaluate.video_data import MVBENCH_TASKS, load_video_questions
+from texturevlm_lab.evaluate.video_data import MVBENCH_TASKS, load_video_questions
 
 
 def nextqa(folder, rows, mapped=None):

@@ -9,7 +9,6 @@ import torch
 import texturevlm as tv
 from tests.evaluate.folders import write_page
 from texturevlm.channels import CHANNELS, build
-from texturevlm.evaluate.objects import fine_tokens, painted
 from texturevlm.relevance import ChannelScorer, image_maps
 from texturevlm.relevance.channel_features import (
     ALL_MOVES,
@@ -20,6 +19,7 @@ from texturevlm.relevance.channel_features import (
     feature_names,
 )
 from texturevlm.relevance.channel_form import PRIOR, ChannelForm, load_form, save_form
+from texturevlm_lab.evaluate.objects import fine_tokens, painted
 
 
 @pytest.fixture

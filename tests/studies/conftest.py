@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from studies import asking
 from tests.evaluate.folders import write_folder, write_rows
 from tests.pages.papers import WORDS, paper
 from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import asking
+from texturevlm_lab.train.reader.network import save_folder
 
 
 @pytest.fixture

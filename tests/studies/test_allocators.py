@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from studies import allocators
-from studies.allocators import BEST_OF_ALL, all_tokens, compared, main, name_hash, sampled
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from tests.evaluate.test_run import Ink
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.evaluate.data import load_data
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.studies import allocators
+from texturevlm_lab.studies.allocators import BEST_OF_ALL, all_tokens, compared, main, name_hash, sampled
 
 
 def test_the_control_keeps_tokens_of_the_full_resolution():
@@ -70,7 +70,7 @@ def test_a_stopped_run_makes_tables_of_the_pages_that_it_has(tmp_path, monkeypat
 
 def fake_engines(monkeypatch):
     """One quick engine, few allocators, and no scout."""
-    monkeypatch.setattr("texturevlm.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.evaluate.run.open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(allocators, "ALLOCATORS", {name: ALLOCATORS[name] for name in ("auto", "fit", "grid")})
     monkeypatch.setattr(allocators, "BUDGETS", (9,))
     monkeypatch.setitem(allocators.SETS, "sroie", allocators.SETS["sroie"]._replace(relevance="none"))

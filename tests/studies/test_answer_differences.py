@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from studies import answer_differences
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, ORACLE, Condition
+from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
+from texturevlm_lab.evaluate.conditions import CHOSEN, ORACLE, Condition
+from texturevlm_lab.studies import answer_differences
 
 
 def rows(*scores):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from studies.bars import main
 from tests.evaluate.test_compare import results, rows
-from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration
-from texturevlm.evaluate.rows import write_rows
+from texturevlm_lab.evaluate.results import IDEAL_RESIZE, Configuration
+from texturevlm_lab.evaluate.rows import write_rows
+from texturevlm_lab.studies.bars import main
 
 PAGES = [f"p{number}" for number in range(20)]
 GOOD = {(64, "scout"): 0.85, (96, "scout"): 0.85, (273, "scout"): 0.85, (273, "none"): 0.84, (273, "prior"): 0.84}

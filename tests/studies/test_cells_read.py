@@ -4,10 +4,10 @@ import json
 
 import torch
 
-from studies.cells_read import kernels, main
 from tests.allocate.test_runs import lines_of_print
 from tests.evaluate.folders import write_folder
 from texturevlm.types import Texture
+from texturevlm_lab.studies.cells_read import kernels, main
 
 
 def test_the_table_is_made(tmp_path, capsys):

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from studies import channel_maps
-from studies.place_measures import TENTH
 from texturevlm.types import Texture
+from texturevlm_lab.studies import channel_maps
+from texturevlm_lab.studies.place_measures import TENTH
 
 
 def place(before=None):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import channel_groups, channel_relevance
 from tests.evaluate.folders import write_page, write_rows
 from tests.evaluate.test_run import Ink
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.train.channel_task import is_held_out
+from texturevlm_lab.studies import channel_groups, channel_relevance
+from texturevlm_lab.train.channel_task import is_held_out
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def data(tmp_path):
 def words(monkeypatch):
     """What OCR would read on the charts."""
     page = Page((Word("1975", (120, 110, 160, 126), 0, 1.0),), (160, 240))
-    for module in ("studies.channel_relevance", "texturevlm.train.channel_task"):
+    for module in ("texturevlm_lab.studies.channel_relevance", "texturevlm_lab.train.channel_task"):
         monkeypatch.setattr(f"{module}.load_page", lambda path, cache: page)
 
 

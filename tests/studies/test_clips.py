@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 
-from studies import clips
 from tests.vlm.small import full_grid
 from texturevlm.types import Texture
 from texturevlm.video.clip import ShownMoment
+from texturevlm_lab.studies import clips
 
 
 @pytest.mark.parametrize("kind", clips.VIDEOS)

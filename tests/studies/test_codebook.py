@@ -2,11 +2,11 @@
 
 import json
 
-from studies import codebook
-from studies.codebook import main
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import codebook
+from texturevlm_lab.studies.codebook import main
+from texturevlm_lab.train.reader.network import save_folder
 
 
 def test_the_table_is_made(tmp_path, monkeypatch, capsys):

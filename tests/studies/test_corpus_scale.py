@@ -2,7 +2,7 @@
 
 import pytest
 
-from studies import corpus_scale
+from texturevlm_lab.studies import corpus_scale
 
 pytest.importorskip("pyarrow", reason="needs the extra corpus")
 

@@ -2,10 +2,10 @@
 
 import json
 
-from studies import document_answers, documents
-from studies.document_answers import main, prompts_for
 from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import document_answers, documents
+from texturevlm_lab.studies.document_answers import main, prompts_for
+from texturevlm_lab.train.reader.network import save_folder
 
 
 def test_every_way_is_asked(bound_folder, tmp_path, monkeypatch, capsys):

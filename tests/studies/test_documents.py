@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from studies import documents
-from studies.documents import BLIND, OURS, bound_files, main
-from texturevlm.evaluate.data import load_data
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.studies import documents
+from texturevlm_lab.studies.documents import BLIND, OURS, bound_files, main
 
 
 def test_a_file_has_one_page_per_document(bound_folder, monkeypatch):

@@ -2,8 +2,8 @@
 
 import json
 
-from studies import hierarchies
 from tests.evaluate.folders import write_folder
+from texturevlm_lab.studies import hierarchies
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):

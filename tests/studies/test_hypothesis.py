@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import hypothesis
-from studies.hypothesis import LEVELS, SQUARE, Hypothesis, annealed, measured, square_lattice
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
+from texturevlm_lab.studies import hypothesis
+from texturevlm_lab.studies.hypothesis import LEVELS, SQUARE, Hypothesis, annealed, measured, square_lattice
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import torch
 
-from studies.kv_texture import LODS, errors, fetched, report, square_blocks
-from texturevlm.bench.attention_trained import Layers
 from texturevlm.ops.key_value_texture import block_means
+from texturevlm_lab.bench.attention_trained import Layers
+from texturevlm_lab.studies.kv_texture import LODS, errors, fetched, report, square_blocks
 
 
 def test_blocks_are_squares():

@@ -2,7 +2,7 @@
 
 import json
 
-from studies import levels
+from texturevlm_lab.studies import levels
 
 
 def row(page, joint, apart, causal):

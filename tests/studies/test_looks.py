@@ -2,7 +2,7 @@
 
 import json
 
-from studies import looks
+from texturevlm_lab.studies import looks
 
 
 def row(first, second, chance):

@@ -2,7 +2,7 @@
 
 import json
 
-from studies import model_relevance
+from texturevlm_lab.studies import model_relevance
 
 
 def test_the_table_is_made(tmp_path, asked_with, monkeypatch):

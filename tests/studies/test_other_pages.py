@@ -2,10 +2,10 @@
 
 import pytest
 
-from studies import other_pages
 from tests.evaluate.folders import write_image, write_rows
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import PAGE, Condition
+from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
+from texturevlm_lab.evaluate.conditions import PAGE, Condition
+from texturevlm_lab.studies import other_pages
 
 SETTINGS = {"model": "reader", "weights": "w", "data set": "sroie", "split": "eval"}
 ASKED = (("a", "date", "1 May"), ("a", "total", "5.00"), ("b", "Date:", "1 May"), ("b", "shop", "BIG"))

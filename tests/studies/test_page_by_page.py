@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from studies import page_by_page as module
-from studies.page_by_page import page_by_page
-from texturevlm.evaluate.data import Sample
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import page_by_page as module
+from texturevlm_lab.studies.page_by_page import page_by_page
 
 STUDY = "reader_settings"
 asked = []

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from studies import place_measures
 from texturevlm.relevance.prepared import image_maps
 from texturevlm.types import Texture
+from texturevlm_lab.studies import place_measures
 
 
 def test_the_share_in_the_top_tenth():

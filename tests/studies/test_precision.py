@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from studies.precision import compare_precision, main
+from texturevlm_lab.studies.precision import compare_precision, main
 
 
 def test_half_is_less_than_a_step_away(tmp_path):

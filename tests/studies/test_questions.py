@@ -3,11 +3,19 @@
 import pytest
 import torch
 
-from studies.questions import clustered, culled, experiments, in_best_clusters, main, near_relevant, whole_levels
 from tests.allocate.test_cascade import relevance_of
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.relevance import find_relevance
 from texturevlm.types import Texture
+from texturevlm_lab.studies.questions import (
+    clustered,
+    culled,
+    experiments,
+    in_best_clusters,
+    main,
+    near_relevant,
+    whole_levels,
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from studies.razor import main
 from tests.evaluate.test_compare import results, rows
-from texturevlm.evaluate.results import IDEAL_RESIZE, Configuration
-from texturevlm.evaluate.rows import write_rows
+from texturevlm_lab.evaluate.results import IDEAL_RESIZE, Configuration
+from texturevlm_lab.evaluate.rows import write_rows
+from texturevlm_lab.studies.razor import main
 
 PAGES = [f"p{number}" for number in range(20)]
 HALF = [0.5] * 20

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from studies import readable_height as readable
 from tests.evaluate.folders import write_folder
 from texturevlm.allocate.value import COARSER_ACROSS
-from texturevlm.evaluate.recall import LEGIBLE_HEIGHT
 from texturevlm.rebuilding import resized
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate.recall import LEGIBLE_HEIGHT
+from texturevlm_lab.studies import readable_height as readable
 
 
 def test_shrinking_both_ways_is_a_resize():

@@ -8,12 +8,12 @@ import matplotlib
 import numpy as np
 from PIL import Image
 
-from studies import reader_honesty as honesty
 from tests.evaluate.folders import write_folder, write_rows
 from tests.train.test_reader import small_network
 from texturevlm.ask import Answer
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import reader_honesty as honesty
+from texturevlm_lab.train.reader.network import save_folder
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):

@@ -4,10 +4,10 @@ import json
 import runpy
 from pathlib import Path
 
-from studies import reader_invoice
-from studies.reader_invoice import ANSWERS, main
 from tests.train.test_reader import small_network
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import reader_invoice
+from texturevlm_lab.studies.reader_invoice import ANSWERS, main
+from texturevlm_lab.train.reader.network import save_folder
 
 ROOT = Path(__file__).parents[2]
 

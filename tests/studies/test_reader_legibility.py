@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from PIL import Image, ImageDraw
 
-from studies import page_by_page, reader_legibility
-from studies.reader_legibility import Judged, judged, rank_correlation
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.ask import load_vlm
-from texturevlm.evaluate.data import Sample
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import page_by_page, reader_legibility
+from texturevlm_lab.studies.reader_legibility import Judged, judged, rank_correlation
+from texturevlm_lab.train.reader.network import save_folder
 
 
 class Ink:

@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from studies import page_by_page, reader_settings
-from studies.held_out_pages import origin_page
-from studies.reader_settings import _together
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.ask import VLM
-from texturevlm.train.reader.network import save_folder
+from texturevlm_lab.studies import page_by_page, reader_settings
+from texturevlm_lab.studies.held_out_pages import origin_page
+from texturevlm_lab.studies.reader_settings import _together
+from texturevlm_lab.train.reader.network import save_folder
 
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):

@@ -2,9 +2,9 @@
 
 import json
 
-from studies import reader_shops
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, Condition
+from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
+from texturevlm_lab.evaluate.conditions import CHOSEN, Condition
+from texturevlm_lab.studies import reader_shops
 
 
 def test_scores_of_known_shops_stand_apart(tmp_path):

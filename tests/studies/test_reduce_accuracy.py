@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from studies.reduce_accuracy import main
-from texturevlm.evaluate.answer_rows import AnswerRow, AnswerRows
-from texturevlm.evaluate.conditions import CHOSEN, FULL, TEXT, Condition
+from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
+from texturevlm_lab.evaluate.conditions import CHOSEN, FULL, TEXT, Condition
+from texturevlm_lab.studies.reduce_accuracy import main
 
 QUESTIONS = [(f"q{number}", f"page{number // 2}") for number in range(8)]
 SCORES = {

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from studies import reduce_video as study
 from tests.evaluate.reader import saved
 from texturevlm.journal import read_journal
+from texturevlm_lab.studies import reduce_video as study
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from statistics import mean
 
 import pytest
 
-from studies import recompute
-from studies.results_check import check, main, mark
-from texturevlm.evaluate.compare import score_names, to_resize, units
-from texturevlm.evaluate.provenance import origin
-from texturevlm.evaluate.results import Configuration, by_configuration
-from texturevlm.evaluate.rows import read_rows
+from texturevlm_lab.evaluate.compare import score_names, to_resize, units
+from texturevlm_lab.evaluate.provenance import origin
+from texturevlm_lab.evaluate.results import Configuration, by_configuration
+from texturevlm_lab.evaluate.rows import read_rows
+from texturevlm_lab.studies import recompute
+from texturevlm_lab.studies.results_check import check, main, mark
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = sorted(RESULTS.rglob("*-rows.csv"))
@@ -19,11 +19,11 @@ ROWS = sorted(RESULTS.rglob("*-rows.csv"))
 
 @pytest.fixture
 def tables(tmp_path):
-    today = origin("studies.results_check")
+    today = origin("texturevlm_lab.studies.results_check")
     (tmp_path / "deep").mkdir()
     (tmp_path / "new.md").write_text(f"# New\n\n{today}; torch 2.\n\nText.\n")
     (tmp_path / "old.md").write_text(f"# Old\n\n{today._replace(digest='0' * 16, commit='1a2b3c4')}; torch 2.\n")
-    (tmp_path / "gone.md").write_text(f"# Gone\n\n{today._replace(module='studies.removed')}.\n")
+    (tmp_path / "gone.md").write_text(f"# Gone\n\n{today._replace(module='texturevlm_lab.studies.removed')}.\n")
     (tmp_path / "deep" / "without.md").write_text("# Without\n\nText.\n")
     return tmp_path
 

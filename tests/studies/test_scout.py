@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from studies import scout
-from studies.relevance import TOPS, found_within, of_another_page, shares_within
-from studies.study import evenly
 from tests.evaluate.folders import write_folder, write_rows
-from texturevlm.evaluate.data import Sample
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout import encode
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import scout
+from texturevlm_lab.studies.relevance import TOPS, found_within, of_another_page, shares_within
+from texturevlm_lab.studies.study import evenly
 
 
 def sample(*boxes, size=(100, 100)):

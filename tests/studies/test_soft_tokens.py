@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from studies.soft_tokens import (
+from texturevlm_lab.evaluate.objects import painted
+from texturevlm_lab.studies.soft_tokens import (
     RELAXATIONS,
     Lattice,
     box_shares,
@@ -16,7 +17,6 @@ from studies.soft_tokens import (
     soft_iou,
     soften,
 )
-from texturevlm.evaluate.objects import painted
 
 SMOOTH = ("sigmoid", "sinkhorn", "sparse")
 SIZE = (64, 96)

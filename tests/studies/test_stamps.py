@@ -4,8 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import stamps
 from texturevlm.turned import TextRegion
+from texturevlm_lab.studies import stamps
 
 
 @pytest.fixture

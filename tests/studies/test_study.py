@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import studies
-from studies.study import (
+from texturevlm.commands.arguments import counts
+from texturevlm_lab import studies
+from texturevlm_lab.evaluate.markdown import format_interval
+from texturevlm_lab.studies.study import (
     MISTAKES,
     check_limit,
     command_line,
@@ -25,8 +27,6 @@ from studies.study import (
     versions,
     write_study,
 )
-from texturevlm.commands.arguments import counts
-from texturevlm.evaluate.markdown import format_interval
 
 SHARED = (
     "__init__",
@@ -46,12 +46,12 @@ STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py"
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_says_how_it_is_run_and_what_it_is_for(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")  # or the sentence would be wrapped
-    module = import_module(f"studies.{name}")
+    module = import_module(f"texturevlm_lab.studies.{name}")
     with pytest.raises(SystemExit) as stopped:
         module.main(["--help"])
     told = capsys.readouterr().out
     assert stopped.value.code == 0
-    assert told.startswith(f"usage: python -m studies.{name} [-h]")
+    assert told.startswith(f"usage: python -m texturevlm_lab.studies.{name} [-h]")
     assert module.__doc__.split("\n")[0] in told
 
 
@@ -66,19 +66,21 @@ def test_a_complaint_is_one_line_and_status_2(capsys):
 
     assert run_study(study_parser("own", "Pack."), ["data", "--out", "weights"], work) == 2
     said = capsys.readouterr()
-    assert said.err == "studies.own: --out must end in .npz, got weights\n" and said.out == ""
+    assert said.err == "texturevlm_lab.studies.own: --out must end in .npz, got weights\n" and said.out == ""
 
 
 def test_a_study_measures_and_reports(tmp_path, capsys, monkeypatch):
     def measure(options):
         return {"limit": options.limit}
 
-    monkeypatch.setattr("studies.study.origin", lambda module: f"Code: {module}")
-    main = study_main("studies.own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n")
+    monkeypatch.setattr("texturevlm_lab.studies.study.origin", lambda module: f"Code: {module}")
+    main = study_main(
+        "texturevlm_lab.studies.own_study", "Own.", measure, lambda record: f"at most {record['limit']}\n"
+    )
     assert main(["data", "--out", str(tmp_path), "--limit", "3"]) == 0
     record = json.loads((tmp_path / "own-study.json").read_text())
-    made = {"command": "python -m studies.own_study DATA --out DIR --limit 3", **versions()}
-    assert record == {**made, "code": "Code: studies.own_study", "limit": 3}
+    made = {"command": "python -m texturevlm_lab.studies.own_study DATA --out DIR --limit 3", **versions()}
+    assert record == {**made, "code": "Code: texturevlm_lab.studies.own_study", "limit": 3}
     assert (tmp_path / "own-study.md").read_text() == "at most 3\n" and "at most 3" in capsys.readouterr().out
 
 
@@ -128,7 +130,10 @@ def test_the_command_line_leaves_out_defaults_and_names_no_paths():
     parser = study_parser("own", "Own.")
     parser.add_argument("--steps", type=int, default=3)
     given = ["--out", "/tmp/x", "/data", "--limit", "4"]
-    assert command_line(parser, parser.parse_args(given)) == "python -m studies.own DATA --out DIR --limit 4"
+    assert (
+        command_line(parser, parser.parse_args(given))
+        == "python -m texturevlm_lab.studies.own DATA --out DIR --limit 4"
+    )
     assert command_line(parser, parser.parse_args([*given, "--steps", "5"])).endswith("--limit 4 --steps 5")
     parser.add_argument("--sizes", type=counts, metavar="N,N")
     assert command_line(parser, parser.parse_args([*given, "--sizes", "16,32"])).endswith("--limit 4 --sizes 16,32")
@@ -144,6 +149,6 @@ def test_an_interval():
 
 
 def test_the_package_imports_no_study():
-    package = Path(studies.__file__).parents[1] / "texturevlm"
+    package = Path(studies.__file__).parents[3] / "texturevlm"
     sources = package.rglob("*.py")
-    assert not [path for path in sources if re.search(r"^\s*(from|import) studies", path.read_text(), re.M)]
+    assert not [path for path in sources if re.search(r"^\s*(from|import) texturevlm_lab", path.read_text(), re.M)]

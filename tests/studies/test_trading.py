@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from studies.trading import PageResult, groups, main, measure, one_per_page, report, summary
-from texturevlm.evaluate.data import Sample
-from texturevlm.evaluate.page_cache import PageCache
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm_lab.studies.trading import PageResult, groups, main, measure, one_per_page, report, summary
 
 
 class Counting:
@@ -81,7 +81,7 @@ def test_the_summary_is_paired_by_page_and_resamples_groups():
 
 
 def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("studies.trading.find_spec", lambda name: None)  # without OCR
+    monkeypatch.setattr("texturevlm_lab.studies.trading.find_spec", lambda name: None)  # without OCR
     samples = [a_page(tmp_path, number, lines) for number, lines in enumerate((2, 18))]
     rows = [
         {

@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from studies import turned
 from tests.evaluate.folders import write_folder, write_page, write_rows
 from tests.evaluate.test_run import Ink
-from texturevlm.evaluate.data import Sample
-from texturevlm.train.pages import HELD_OUT, SETS
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.studies import turned
+from texturevlm_lab.train.pages import HELD_OUT, SETS
 
 KEYS = (f"0/{turned.FOLLOWED}", f"0/{turned.MOVED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}")
 

@@ -1,8 +1,8 @@
 """The measurements themselves, on made-up clips where the answer is known."""
 
-from studies import video_measures as study
 from tests.video.moving import scene, with_box
 from tests.video.test_sources import folder_of
+from texturevlm_lab.studies import video_measures as study
 
 SIZE = (96, 160)
 

@@ -2,9 +2,9 @@
 
 import json
 
-from studies import asking, whole_positions
 from texturevlm.vlm.families import qwen
 from texturevlm.vlm.mrope import mrope_positions
+from texturevlm_lab.studies import asking, whole_positions
 
 
 def test_the_table_is_made(tmp_path, asked_with, capsys, monkeypatch):

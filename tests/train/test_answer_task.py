@@ -9,13 +9,13 @@ from texturevlm.ask.prompted import log_likelihoods
 from texturevlm.cli import main
 from texturevlm.scout.scout import shipped_parts
 from texturevlm.scout.weights import load_ranker
-from texturevlm.train import answer_task
-from texturevlm.train.answer_examples import AnswerExamples, answers_from, surprise
-from texturevlm.train.answer_task import AnswerTask
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
-from texturevlm.train.soft_choice import relaxed_top_k
 from texturevlm.types import Texture
+from texturevlm_lab.train import answer_task
+from texturevlm_lab.train.answer_examples import AnswerExamples, answers_from, surprise
+from texturevlm_lab.train.answer_task import AnswerTask
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
+from texturevlm_lab.train.soft_choice import relaxed_top_k
 
 
 def made(asked_pages, tiny_model, **more):

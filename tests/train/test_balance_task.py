@@ -7,9 +7,9 @@ import torch
 
 from tests.evaluate.folders import write_folder, write_rows
 from texturevlm.relevance.maps import Balance, ImageMaps
-from texturevlm.train import balance_task
-from texturevlm.train.balance_task import Asked, Balances, BalanceTask
-from texturevlm.train.pages import HELD_OUT, SETS
+from texturevlm_lab.train import balance_task
+from texturevlm_lab.train.balance_task import Asked, Balances, BalanceTask
+from texturevlm_lab.train.pages import HELD_OUT, SETS
 
 
 @pytest.fixture

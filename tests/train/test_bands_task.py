@@ -5,9 +5,9 @@ import torch
 
 from texturevlm.channels.structure import luma
 from texturevlm.ops.pyramid import laplacian_reconstruct
-from texturevlm.train.bands_task import BANDS, BandsTask
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
+from texturevlm_lab.train.bands_task import BANDS, BandsTask
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
 
 
 def made(asked_pages, tiny_model, **more):

@@ -5,9 +5,9 @@ import torch
 
 from texturevlm.ask import load_vlm
 from texturevlm.reduce import steps_of
-from texturevlm.train.compensator_task import CompensatorTask
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
+from texturevlm_lab.train.compensator_task import CompensatorTask
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
 
 
 def settings(asked_pages, tiny_model, **more):

@@ -9,10 +9,10 @@ import torch
 from tests.evaluate.folders import write_folder
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of
-from texturevlm.train import confidence_task
-from texturevlm.train.confidence_task import Calibration, ConfidenceTask
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
+from texturevlm_lab.train import confidence_task
+from texturevlm_lab.train.confidence_task import Calibration, ConfidenceTask
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
 
 
 def test_the_table_gives_the_chance_that_was_learned():

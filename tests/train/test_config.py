@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from texturevlm import cli
-from texturevlm.train.config import TASKS, FitConfig, from_table, read_config, to_json
+from texturevlm_lab.train.config import TASKS, FitConfig, from_table, read_config, to_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "train").glob("*.toml"))
 

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.toy import CONFIG, Toy
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import draw_examples, fit, generator_at, rate_at
-from texturevlm.train.run_files import checkpoints, final_weights, load_checkpoint
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import draw_examples, fit, generator_at, rate_at
+from texturevlm_lab.train.run_files import checkpoints, final_weights, load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_killed_run_goes_on_to_the_same_curve(whole, tmp_path):
 
 def test_what_is_left_of_the_time_is_spent_after_a_cut_and_nothing_once_it_is_over(tmp_path, monkeypatch):
     seconds = [100.0]
-    monkeypatch.setattr("texturevlm.train.fit.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("texturevlm_lab.train.fit.time.monotonic", lambda: seconds[0])
 
     class Timed(Toy):  # a second per step
         def losses(self, batch, step):
@@ -209,7 +209,7 @@ def test_tensorboard_reads_the_events(whole):
 
 
 def test_without_tensorboard_the_curve_is_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("texturevlm.train.run_files.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("texturevlm_lab.train.run_files.importlib.util.find_spec", lambda name: None)
     fit(Toy(), replace(CONFIG, steps=1), tmp_path)
     assert len(curve(tmp_path)) == 1 and not list(tmp_path.glob("events*"))
     assert "texturevlm[train]" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 import pytest
 
-from texturevlm.train.gains import Gain, gains_table
+from texturevlm_lab.train.gains import Gain, gains_table
 
 PAGES = [str(number // 2) for number in range(8)]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from studies.held_out_pages import main as write_pages
 from tests.train.papers import LABELS, SIZE, drawn
-from texturevlm.evaluate.data import load_data
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.train.pages import CHARTS, is_measured_chart
-from texturevlm.train.reader.packing import PackedPages, is_held, pack_reader, read_page, train_pages
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.studies.held_out_pages import main as write_pages
+from texturevlm_lab.train.pages import CHARTS, is_measured_chart
+from texturevlm_lab.train.reader.packing import PackedPages, is_held, pack_reader, read_page, train_pages
 
 SETS = ("docvqa_half", "funsd", "sroie", CHARTS)
 COUNT = 24  # pages per set: some are held out

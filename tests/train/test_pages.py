@@ -10,8 +10,8 @@ from tests.test_cli import status
 from tests.train.papers import packed
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.scout.spotter import input_size
-from texturevlm.train import pages
-from texturevlm.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, number_value, pack
+from texturevlm_lab.train import pages
+from texturevlm_lab.train.pages import CHARTS, SETS, TrainingPage, held_out, load_pages, located, number_value, pack
 
 SIZE = (1600, 1400)  # larger than the spotter sees it
 

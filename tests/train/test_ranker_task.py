@@ -15,10 +15,10 @@ from texturevlm.scout.question import TRAITS, WORDS
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
 from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import ASKED
-from texturevlm.train.config import FitConfig, from_table
-from texturevlm.train.fit import evaluated, fit
-from texturevlm.train.pages import SETS
-from texturevlm.train.ranker_task import (
+from texturevlm_lab.train.config import FitConfig, from_table
+from texturevlm_lab.train.fit import evaluated, fit
+from texturevlm_lab.train.pages import SETS
+from texturevlm_lab.train.ranker_task import (
     ABSENT_WEIGHT,
     MOST_PLACES,
     SET_WEIGHTS,

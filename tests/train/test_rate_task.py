@@ -10,10 +10,10 @@ from tests.evaluate.folders import write_folder
 from texturevlm.ask import load_vlm
 from texturevlm.reduce import ReduceStep, steps_of
 from texturevlm.reduce.dyrate import statistics
-from texturevlm.train import rate_task
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit
-from texturevlm.train.rate_task import RateTask, answered_with, divergence, rate_example
+from texturevlm_lab.train import rate_task
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit
+from texturevlm_lab.train.rate_task import RateTask, answered_with, divergence, rate_example
 
 
 def settings(asked_pages, tiny_model, **more):

@@ -14,11 +14,15 @@ from PIL import Image
 from torch.nn import functional
 
 from texturevlm.pipeline import choose_tokens
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit, rate_at
-from texturevlm.train.muon import Muon, orthogonalised
-from texturevlm.train.reader import task
-from texturevlm.train.reader.alphabet import (
+from texturevlm.types import Texture
+from texturevlm.vlm.places import bilinear_taps
+from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.views import still_views
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit, rate_at
+from texturevlm_lab.train.muon import Muon, orthogonalised
+from texturevlm_lab.train.reader import task
+from texturevlm_lab.train.reader.alphabet import (
     ANSWER,
     END,
     IMAGE,
@@ -30,13 +34,13 @@ from texturevlm.train.reader.alphabet import (
     make_tokenizer,
     training_ids,
 )
-from texturevlm.train.reader.chosen import ChosenViews, choose_views, save_views
-from texturevlm.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
-from texturevlm.train.reader.network import make_config, make_network
-from texturevlm.train.reader.pages import ReaderPage, rendered, spoiled, turned
-from texturevlm.train.reader.place import PlaceHead, token_shares
-from texturevlm.train.reader.pool import Pool, Workers, sample_pages, with_levels
-from texturevlm.train.reader.questions import (
+from texturevlm_lab.train.reader.chosen import ChosenViews, choose_views, save_views
+from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
+from texturevlm_lab.train.reader.network import make_config, make_network
+from texturevlm_lab.train.reader.pages import ReaderPage, rendered, spoiled, turned
+from texturevlm_lab.train.reader.place import PlaceHead, token_shares
+from texturevlm_lab.train.reader.pool import Pool, Workers, sample_pages, with_levels
+from texturevlm_lab.train.reader.questions import (
     ReaderQuestion,
     labelled_questions,
     lines_of,
@@ -44,15 +48,11 @@ from texturevlm.train.reader.questions import (
     table_questions,
     top_question,
 )
-from texturevlm.train.reader.samples import CROPS, ILLEGIBLE, SHAPES, page_samples
-from texturevlm.train.reader.scores import error_rate
-from texturevlm.train.reader.task import ReaderTask, split_fonts
-from texturevlm.train.reader.views import AHEAD, VIEW_KINDS, PageInk, as_view, draw_view, legible_height
-from texturevlm.train.render import Vocabulary
-from texturevlm.types import Texture
-from texturevlm.vlm.places import bilinear_taps
-from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.views import still_views
+from texturevlm_lab.train.reader.samples import CROPS, ILLEGIBLE, SHAPES, page_samples
+from texturevlm_lab.train.reader.scores import error_rate
+from texturevlm_lab.train.reader.task import ReaderTask, split_fonts
+from texturevlm_lab.train.reader.views import AHEAD, VIEW_KINDS, PageInk, as_view, draw_view, legible_height
+from texturevlm_lab.train.render import Vocabulary
 
 TOKENS, COARSE = 10, 6
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from tests.test_cli import status
-from texturevlm.evaluate.data import load_data
-from texturevlm.train.render import RenderedPage, Vocabulary, find_fonts, render_page
-from texturevlm.train.render.fonts import Face, cached_face, families, is_usable
-from texturevlm.train.render.page import LAYOUTS, compose
-from texturevlm.train.render.prose import wrapped
-from texturevlm.train.render.scan import bend, legible_words, moved_words, scanned, smooth, threshold, turn
-from texturevlm.train.render.sheet import FINE, Pen, Sheet, make_style
-from texturevlm.train.render.vocabulary import fact
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.train.render import RenderedPage, Vocabulary, find_fonts, render_page
+from texturevlm_lab.train.render.fonts import Face, cached_face, families, is_usable
+from texturevlm_lab.train.render.page import LAYOUTS, compose
+from texturevlm_lab.train.render.prose import wrapped
+from texturevlm_lab.train.render.scan import bend, legible_words, moved_words, scanned, smooth, threshold, turn
+from texturevlm_lab.train.render.sheet import FINE, Pen, Sheet, make_style
+from texturevlm_lab.train.render.vocabulary import fact
 
 SEED = 20
 

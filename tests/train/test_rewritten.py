@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from texturevlm.train.reader.pages import ReaderPage
-from texturevlm.train.reader.questions import ReaderQuestion
-from texturevlm.train.reader.rewritten import AnswerWriter, similar_word
-from texturevlm.train.render import find_fonts
+from texturevlm_lab.train.reader.pages import ReaderPage
+from texturevlm_lab.train.reader.questions import ReaderQuestion
+from texturevlm_lab.train.reader.rewritten import AnswerWriter, similar_word
+from texturevlm_lab.train.render import find_fonts
 
 FONTS = find_fonts()
 TEXTS = ["Total:", "RM", "12.50", "Date", "31/12/2018", "Shop:", "GREEN", "HOUSE", "GREEN"]

@@ -11,8 +11,8 @@ from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train.reader.network import make_network
 from texturevlm.types import Texture
+from texturevlm_lab.train.reader.network import make_network
 
 WIDTHS = (8, 12, 16)
 

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from texturevlm.train.curriculum import draw_questions, set_chances
-from texturevlm.train.soft_choice import draw_top_k, leave_one_out, log_chance, relaxed_top_k
+from texturevlm_lab.train.curriculum import draw_questions, set_chances
+from texturevlm_lab.train.soft_choice import draw_top_k, leave_one_out, log_chance, relaxed_top_k
 
 
 def test_a_relaxed_choice_sums_to_k_and_sharpens():

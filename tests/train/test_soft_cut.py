@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from texturevlm.allocate.forest import Forest
-from texturevlm.train.soft_cut import generations, relaxed_cut
+from texturevlm_lab.train.soft_cut import generations, relaxed_cut
 
 # Three roots with four children each; the children of the first two have four children each.
 PARENT = torch.tensor([-1] * 3 + [0] * 4 + [1] * 4 + [2] * 4 + [node for node in range(3, 11) for _ in range(4)])

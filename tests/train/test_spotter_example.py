@@ -8,8 +8,8 @@ from tests.train.papers import drawn
 from texturevlm.scout.question import LONGEST, letter_codes
 from texturevlm.scout.spotter import SPOT
 from texturevlm.text.strings import KINDS
-from texturevlm.train import spotter_task
-from texturevlm.train.spotter_task import SMALLEST, SPOTS_PER_WORD, collate, kinds_by_line, spotter_example
+from texturevlm_lab.train import spotter_task
+from texturevlm_lab.train.spotter_task import SMALLEST, SPOTS_PER_WORD, collate, kinds_by_line, spotter_example
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ from tests.scout.networks import lively, shipped
 from tests.train.papers import drawn, packed
 from texturevlm.scout.question import SYMBOLS, letter_codes, letter_features
 from texturevlm.scout.spotter import Spotter
-from texturevlm.train import spotter_task
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import evaluated, fit
-from texturevlm.train.pages import held_out, load_pages
-from texturevlm.train.spotter_task import SpotterTask, augmented, collate, misspelt, spotter_example, spotter_losses
+from texturevlm_lab.train import spotter_task
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import evaluated, fit
+from texturevlm_lab.train.pages import held_out, load_pages
+from texturevlm_lab.train.spotter_task import SpotterTask, augmented, collate, misspelt, spotter_example, spotter_losses
 
 NAMES = {"word", "hit", "text", "kinds", "height"}
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.test_cli import status
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.train import word_ranking
-from texturevlm.train.word_ranking import QUESTION_WEIGHTS, answer_places, commonness
+from texturevlm_lab.train import word_ranking
+from texturevlm_lab.train.word_ranking import QUESTION_WEIGHTS, answer_places, commonness
 
 LABELS = {"Total": "940.00", "Date": "3/5/98", "Phone": "5550199"}
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from texturevlm.train.config import FitConfig
-from texturevlm.train.fit import fit, generator_at
+from texturevlm_lab.train.config import FitConfig
+from texturevlm_lab.train.fit import fit, generator_at
 
 CONFIG = FitConfig(steps=60, rate=0.02, warmup=5, save_every=20, evaluate_every=20, log_every=1, clip=1.0)
 

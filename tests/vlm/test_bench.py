@@ -9,14 +9,14 @@ import torch
 
 from tests.vlm.small import full_grid, picture
 from texturevlm.allocate.plain import tiling
-from texturevlm.bench import vlm as bench
-from texturevlm.bench import vlm_file, vlm_same, vlm_theirs
-from texturevlm.bench.report import Report
-from texturevlm.bench.vlm_rows import our_first_token
 from texturevlm.relevance import ScoutScorer, find_relevance
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.places import grid_for
+from texturevlm_lab.bench import vlm as bench
+from texturevlm_lab.bench import vlm_file, vlm_same, vlm_theirs
+from texturevlm_lab.bench.report import Report
+from texturevlm_lab.bench.vlm_rows import our_first_token
 
 SIZE = (128, 96)
 BUDGET = 6

@@ -4,7 +4,7 @@ Multi-scale centre-surround differences are as strong on a horizon or a shadow's
 along one direction only; an object, at the scale of 8 to 16 pixels, changes along both. So saliency is nearly the
 smaller eigenvalue of the structure tensor of the opponent colours, at two mip levels, averaged over a neighbourhood. On
 COCO it covers more of the objects than centre-surround and than the spectral residual, which needs the whole image;
-`studies.channels` compares them.
+`texturevlm_lab.studies.channels` compares them.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Relevance from the words of a page: OCR finds them, a small network scores each as the answer to the question.
 
-The network was trained on document questions (`texturevlm.train.word_ranking`). It weighs the named features of every
+The network was trained on document questions (`texturevlm fit-words`). It weighs the named features of every
 word (`features.py`), combines them once with the word's line and neighbours, and gives the logarithm of the density of
 the answer. A softmax over the words' areas and "not on this page" makes probabilities, so that all words together have
 at most 1.

@@ -15,9 +15,8 @@ from pydantic import FiniteFloat
 from starlette.requests import Request
 from torch import Tensor
 
-from texturevlm.evaluate.legibility import pixel_box, similarity
 from texturevlm.pages.scouting import evidence_on, page_worth
-from texturevlm.rebuilding import rebuild
+from texturevlm.rebuilding import pixel_box, rebuild
 from texturevlm.relevance.ocr import read_page
 from texturevlm.scout import encode, load_scout
 from texturevlm.scout.spotter import Spots
@@ -27,6 +26,7 @@ from texturevlm.serve.limits import ApiError
 from texturevlm.serve.pictures import read_pages
 from texturevlm.serve.plans import PlanRequest, chosen
 from texturevlm.serve.uploads import Document
+from texturevlm.text.edits import similarity
 
 router = APIRouter()
 SMALLEST_BOX = 4  # pixels along a side

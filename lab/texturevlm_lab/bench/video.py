@@ -1,0 +1,216 @@
+"""`texturevlm bench video`: each frame of a clip, updated in part beside computed in full, on the same frames.
+
+Three clips are made here: a still camera before which a tenth of the tiles changes, one before which nothing does, and
+one in which everything does. Others are those of the folder that $TEXTUREVLM_VIDEOS names (videos, folders of images,
+arrays), enlarged to 1080p. Every frame is timed by itself, from the frame on the device until its result is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from texturevlm.capture import CompiledChooser
+from texturevlm.channels import PRESETS, build
+from texturevlm.cuda.graph import Replay
+from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.pipeline import choose_tokens
+from texturevlm.sampling import sample
+from texturevlm.types import Texture
+from texturevlm.video.change import initial_noise
+from texturevlm.video.settings import StreamSettings
+from texturevlm.video.step import Step
+from texturevlm.video.stream import TokenStream, make_update
+from texturevlm.video.update import CARRIED
+from texturevlm.vlm.captured import FixedBudget
+from texturevlm_lab.bench.clips import TILE, Clip, clips
+from texturevlm_lab.bench.report import Report, Row, begin
+from texturevlm_lab.bench.timing import Timing
+from texturevlm_lab.bench.vlm_theirs import random_model
+
+FULL_HD, SMALL = (1080, 1920), (270, 480)
+FRAMES, QUICK_FRAMES = 60, 5
+SKIPPED = 3  # first frames, not counted
+CAPTURABLE = "cascade"  # an allocator that a graph can capture, so that both sides are at their best
+LAYERS = [name for name in PRESETS["fast"] if name not in CARRIED]
+CHANNELS_FASTER = 5.0  # times, texture and channels with a tenth of the tiles changed
+PATCHES_BAR = 150.0  # microseconds, frame → patches
+TOKENS_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
+SLOWER = 1.1  # times, at most, where everything changes
+FrameWork = Callable[[Tensor], object]
+
+
+def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
+    """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
+    report = begin(__name__, "Video" + (", small frames" if quick else ""), device, quick)
+    small = quick or report.device == "cpu"
+    fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
+    for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):
+        _texture(report, clip)
+        _channels(report, clip)
+        _patches(report, clip, fixed.budget)
+        _whole_path(report, clip, fixed)
+    report.notes += [
+        "Each frame by itself, wall clock until its result is there; frames follow one another without a pause.",
+        "full: everything from that frame. full, captured: the same as one CUDA graph. incremental: the stream's way,",
+        f"the comparison with what is held included. Tiles of {TILE} pixels. Bars are against the faster of the two.",
+        "On a GPU each clip is gone through once before it is timed: a graph is made when it is first needed.",
+        "Texture alone has no bar: to compare two frames reads as much as to shrink one does.  ",
+        f"channels: {', '.join(LAYERS)}. Tokens by {CAPTURABLE}.  ",
+    ]
+    return report
+
+
+def _texture(report: Report, clip: Clip) -> None:
+    """Frame → mip levels."""
+    follow, shares = _follower(clip, channels=())
+    _compare(report, clip, "texture with mips", full=lambda frame: Texture((frame,)).mipmapped(), incremental=follow)
+    timed = shares[SKIPPED - len(clip.frames) :]
+    moved = 100 * sum(timed) / max(1, len(timed))
+    report.notes.append(f"{clip.name}: {moved:.1f}% of the tiles changed a frame.  ")
+
+
+def _channels(report: Report, clip: Clip) -> None:
+    """Frame → mip levels → channels with theirs."""
+    last = clip.frames[0].clone()
+
+    def anew(frame: Tensor) -> tuple[Tensor, ...]:
+        built = build(Texture((frame,)).mipmapped(), LAYERS, previous=Texture((last,)))
+        last.copy_(frame)
+        return built.levels
+
+    captured = Replay(anew, [clip.frames[0]]) if last.is_cuda else None
+    follow, _ = _follower(clip, channels=LAYERS)
+    what = "texture and fast channels"
+    _compare(report, clip, what, full=anew, captured=captured, incremental=follow, faster=CHANNELS_FASTER)
+
+
+def _patches(report: Report, clip: Clip, budget: int) -> None:
+    """Frame → relevance → allocation → patches."""
+
+    def anew(frame: Tensor) -> object:
+        texture = Texture((frame,)).mipmapped()
+        return sample(texture, choose_tokens(texture, budget=budget, allocator=CAPTURABLE, relevance="none"))
+
+    captured = None
+    if clip.frames[0].is_cuda:
+        captured = CompiledChooser(budget, CAPTURABLE, patch=PATCH, relevance="none")
+    follow = _stream(clip, budget, PATCH).step
+    what = f"frame → {budget} patches"
+    _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
+
+
+def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
+    """Frame → tokens of the vision tower, captured; nothing is encoded where nothing changed."""
+    budget, side = fixed.budget, fixed.adapter.side
+
+    def anew(frame: Tensor) -> object:
+        texture = Texture((frame,)).mipmapped()
+        allocation = choose_tokens(texture, budget=budget, patch=side, allocator=CAPTURABLE, relevance="none")
+        return fixed.encode(texture, allocation)
+
+    stream = _stream(clip, budget, side)
+
+    def follow(frame: Tensor) -> None:
+        step = stream.step(frame)
+        if step.reuse.changed or step.reuse.keyframe:
+            fixed.encode(step.texture, step.allocation)
+
+    _compare(report, clip, f"frame → {budget} tokens of the tower", full=anew, incremental=follow, bar=TOKENS_BAR)
+    report.notes += [f"{clip.name}: {reason}.  " for reason in fixed.reasons]
+
+
+def _stream(clip: Clip, budget: int, patch: int) -> TokenStream:
+    """A stream without keyframes but the first."""
+    first = clip.frames[0]
+    size, never = (first.shape[2], first.shape[3]), 10**6
+    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
+    return TokenStream(size, budget, CAPTURABLE, **options)
+
+
+def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:
+    """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
+    first = clip.frames[0]
+    size = (first.shape[2], first.shape[3])
+    update = make_update(StreamSettings(size, tile=TILE, channels=channels), first.new_zeros(1, 1, 3, 1, 1))
+    noise = initial_noise(size, TILE, first.device)
+    shares: list[float] = []
+
+    def hold(frame: Tensor) -> None:
+        update.replace(frame)
+        if update.channels is not None:
+            update.channels.rebuild()
+
+    def follow(frame: Tensor) -> None:
+        nonlocal noise
+        found = update.compare(frame, noise)
+        if update.samples_patches:  # by kernels: everything is up to date
+            if found.cut:  # a stream makes this a keyframe
+                hold(frame)
+        else:
+            update.apply(frame, found)
+            if update.channels is not None:
+                update.channels.refresh(found)
+        noise = found.noise
+        shares.append(found.share)
+
+    hold(first)
+    return follow, shares
+
+
+def _compare(
+    report: Report,
+    clip: Clip,
+    what: str,
+    *,
+    full: FrameWork,
+    incremental: FrameWork,
+    captured: FrameWork | None = None,
+    bar: float | None = None,
+    faster: float | None = None,
+) -> None:
+    """One row per strategy, and in words how many times faster and what the slowest frames take."""
+    state = "host" if report.device == "cuda" else "cpu"
+    ways = {"full": full, "full, captured": captured, "incremental": incremental}
+    found = {name: _timed(clip, work) for name, work in ways.items() if work is not None}
+    timings = {name: Timing.of(samples) for name, samples in found.items()}
+    ours, middle = found["incremental"], timings["incremental"].median
+    reference = min(timing.median for name, timing in timings.items() if name != "incremental")
+    if report.device != "cuda" or clip.kind not in ("tenth", "everything"):
+        bar = None
+    elif clip.kind == "everything":
+        bar = SLOWER * reference
+    elif faster is not None:
+        bar = reference / faster
+    work = f"{clip.name}: {what}"
+    for name, timing in timings.items():
+        report.append(Row(work, name, state, timing, bar=bar if name == "incremental" else None))
+    slowest = sorted(ours)[round(0.99 * (len(ours) - 1))]
+    report.notes.append(
+        f"{work}: {reference / middle:.2f} × faster; incremental p50 {middle / 1e3:.3f} ms, "
+        f"p99 {slowest / 1e3:.3f} ms, {len(ours) * 1e6 / sum(ours):.0f} frames a second.  "
+    )
+
+
+def _timed(clip: Clip, work: FrameWork) -> list[float]:
+    """Microseconds of each frame, the first ones left out. A step waits itself for the patches of a usual frame.
+
+    On a GPU after the whole clip once, since a graph is made when it is first needed.
+    """
+    on_gpu = clip.frames[0].is_cuda
+    spent = []
+    for frame in clip.frames if on_gpu else []:
+        work(frame)
+    for frame in clip.frames:
+        started = time.perf_counter()
+        made = work(frame)
+        if on_gpu and not (isinstance(made, Step) and not made.reuse.chosen and not made.reuse.keyframe):
+            torch.cuda.synchronize()
+        spent.append((time.perf_counter() - started) * 1e6)
+    if on_gpu:
+        torch.cuda.synchronize()
+    return spent[SKIPPED:]

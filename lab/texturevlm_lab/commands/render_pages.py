@@ -1,0 +1,74 @@
+"""texturevlm render-pages: render synthetic pages, with their words as JSON, or with questions that `eval` reads."""
+
+import argparse
+import json
+from pathlib import Path
+
+from texturevlm.commands import arguments
+
+_WORDINGS = ("asked", "held_out")
+
+
+def add_render_pages(commands: arguments.Commands) -> None:
+    help = "render synthetic pages, with their words as JSON, or with questions"
+    parser = arguments.add_command(commands, "render-pages", _render_pages, help)
+    parser.add_out("FOLDER", "for page_0000.png, page_0000.json …")
+    parser.add_count("--count", "pages", 10)
+    parser.add_option("--seed", "N", "", 0, type=int)
+    fonts = ".ttf and .otf files (default: the system's fonts)"
+    parser.add_option("--fonts", "DIR", fonts, type=arguments.existing_path)
+    parser.add_option("--words", "FILE", "words to write (default: common English)", type=arguments.existing_file)
+    parser.add_argument("--size", type=arguments.count, nargs=2, default=(1100, 850), metavar=("HEIGHT", "WIDTH"))
+    questions = (
+        "pages as the reader learns from, in the fonts of DIR that it did not learn from, and one question about each "
+        "in wordings that training asked or held out: `texturevlm eval docvqa FOLDER` reads them (no --words, --size)"
+    )
+    parser.add_argument("--questions", choices=_WORDINGS, help=questions)
+
+
+def _render_pages(options: argparse.Namespace) -> int:
+    import numpy as np
+    from PIL import Image
+
+    from texturevlm_lab.train.render import Vocabulary, find_fonts, render_page
+
+    fonts = find_fonts(options.fonts)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.questions:
+        from texturevlm_lab.train.reader.task import split_fonts
+
+        _render_questions(options, fonts := split_fonts(fonts)[1])
+    else:
+        words = Vocabulary(options.words.read_text(encoding="utf-8").split() if options.words else ())
+        for index in range(options.count):
+            page = render_page(np.random.default_rng([options.seed, index]), fonts, words, tuple(options.size))
+            Image.fromarray(page.image).save(options.out / f"page_{index:04d}.png")
+            listed = [{"text": text, "box": box} for text, box in page.words]
+            (options.out / f"page_{index:04d}.json").write_text(json.dumps(listed), encoding="utf-8")
+    print(f"{options.out}: {options.count} pages, {len(fonts)} fonts")
+    return 0
+
+
+def _render_questions(options: argparse.Namespace, fonts: list[Path]) -> None:
+    """Pages, and one question about each, in the layout of a data set."""
+    import numpy as np
+    from PIL import Image
+
+    from texturevlm_lab.train.reader.pages import make_vocabulary, rendered
+
+    vocabulary, rows = make_vocabulary([]), []
+    for index in range(options.count):
+        rng = np.random.default_rng([options.seed, index])
+        page = rendered(rng, fonts, vocabulary, wording=options.questions)
+        while not page.questions:
+            page = rendered(rng, fonts, vocabulary, wording=options.questions)
+        asked = page.questions[int(rng.integers(len(page.questions)))]
+        file = f"page_{index:04d}.png"
+        Image.fromarray(page.image).save(options.out / file)
+        boxes = [[float(edge) for edge in box] for box in asked.boxes]
+        rows.append(
+            {"id": f"rendered-{index}", "image": file, "size": [*page.image.shape], "question": asked.text,
+             "answers": [asked.answer], "boxes": boxes, "split": "eval"}
+        )  # fmt: skip
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (options.out / "questions.jsonl").write_text(lines, encoding="utf-8")

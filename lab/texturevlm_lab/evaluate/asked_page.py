@@ -1,0 +1,137 @@
+"""One page of a run with a model: decoded once, then read and cut by each condition; nothing is computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from texturevlm.allocate.footprints import Box
+from texturevlm.ask.attended import COARSE_VIEW, attended, overview
+from texturevlm.ask.prepared import PreparedImage
+from texturevlm.draw import to_pil
+from texturevlm.image import to_tensor
+from texturevlm.pipeline import choose_tokens
+from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
+from texturevlm.relevance.maps import UNASKED
+from texturevlm.types import Allocation
+from texturevlm.vlm import Adapter
+from texturevlm.vlm.own_input import OwnInput
+from texturevlm_lab.evaluate.page_cache import PageCache
+
+PAPER = (255, 255, 255)
+
+
+class AskedPage:
+    """A page for one model.
+
+    path:  of the image; it is decoded when it is first needed
+    words: the cache of words that OCR has read
+    """
+
+    def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
+        self.path, self.adapter, self.words = path, adapter, words
+        self._own: dict[int | None, OwnInput] = {}
+        self._relevance: dict[tuple[str, str], Relevance] = {}  # for COARSE_VIEW tokens
+        self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
+        self._turned: AskedPage | None = None
+        self.words_ms = 0.0  # what reading its words took
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """Upright, in colours."""
+        try:
+            with Image.open(self.path) as image:
+                image.load()
+                plain = image.mode in ("RGB", "L") and "transparency" not in image.info
+                # What is not plain is laid over white, as for a Texture, so that all conditions show the same.
+                return ImageOps.exif_transpose(image).convert("RGB") if plain else to_pil(to_tensor(image))
+        except Exception as error:  # Pillow's decoders raise anything for damaged files
+            raise ValueError(f"image {self.path} cannot be read: {error}") from None
+
+    @cached_property
+    def prepared(self) -> PreparedImage:
+        """On the model's device, with its mip levels."""
+        adapter = self.adapter
+        return PreparedImage(self.image, patch=adapter.side, device=adapter.device, finer=adapter.trained.finer)
+
+    def again(self) -> AskedPage:
+        """The same decoded page, of which nothing else is known: to measure what it costs."""
+        other = AskedPage(self.path, self.adapter, self.words)
+        other.image = self.image
+        return other
+
+    def turned(self, turn: float | str) -> AskedPage:
+        """The page with tokens chosen in its upright frame. turn: as for `ask`, the same at every call"""
+        if turn == 0:
+            return self
+        if self._turned is None:
+            self._turned = self.again()
+            self._turned.prepared.turn(turn)
+        return self._turned
+
+    def own(self, most: int | None) -> OwnInput:
+        """What the model's own processor makes of it, in at most so many tokens."""
+        if most not in self._own:
+            self._own[most] = self.adapter.own_input(self.image, most)
+        return self._own[most]
+
+    @cached_property
+    def blank(self) -> AskedPage:
+        """An empty page of the same size."""
+        other = AskedPage(self.path, self.adapter, self.words)
+        other.image = Image.new("RGB", self.image.size, PAPER)
+        return other
+
+    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
+        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
+        key = "" if relevance in UNASKED else question, relevance
+        if key not in self._relevance and relevance == "model":
+            images = [self.prepared]
+            seen = overview(images, COARSE_VIEW)
+            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=COARSE_VIEW)
+        elif key not in self._relevance:
+            scorer = find_scorer("eval", relevance, question)
+            prepared = self.prepared.prepared
+            as_it_is = self.prepared.frame.angle == 0 and self.prepared.times == 1  # as the cache holds its words
+            if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
+                reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
+                prepared.keep(scorer, (reading,))
+            self._relevance[key] = self.prepared.relevance(question, budget=COARSE_VIEW, relevance=scorer)
+        return self.prepared.for_budget(self._relevance[key], budget, made_for=COARSE_VIEW)
+
+    def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
+        """The tokens for a question."""
+        key = "" if relevance in UNASKED else question, allocator, relevance, budget
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(self.relevance(question, relevance, budget), allocator, budget)
+        return self._chosen[key]
+
+    def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
+        """The tokens of the oracle, which knows where the answer stands."""
+        cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
+        relevance = self.prepared.relevance("", budget=budget, relevance=AttentionScorer(cells[None]))
+        return self._choose(relevance, allocator, budget)
+
+    def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:
+        texture, patch = self.prepared.texture, self.adapter.side
+        return choose_tokens(texture, budget=budget, patch=patch, allocator=allocator, relevance=relevance)
+
+
+def box_map(boxes: Sequence[Box], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """(h, w): the share of each cell of a grid over an image that lies in a box."""
+    found = torch.zeros(grid)
+    for x0, y0, x1, y1 in boxes:
+        down, across = _covered(y0, y1, size[0], grid[0]), _covered(x0, x1, size[1], grid[1])
+        found = found.maximum(down[:, None] * across[None])
+    return found
+
+
+def _covered(low: float, high: float, extent: int, cells: int) -> Tensor:
+    """(cells,): how much of each of so many cells along an extent lies between two places."""
+    edges = torch.arange(cells + 1) * (extent / cells)
+    return (edges[1:].clamp(max=high) - edges[:-1].clamp(min=low)).clamp(min=0) * (cells / extent)

@@ -1,0 +1,129 @@
+"""Train Token Compensator's low-rank difference: with it, a model whose tower merges tokens answers like the whole one.
+
+A model answers questions of a train split with all tokens. Then tokens are reduced in its tower, and the difference
+learns to give the same probabilities for the tokens of those answers (Kullback-Leibler divergence). Nothing else of the
+model changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from texturevlm.ask import VLM, load_vlm
+from texturevlm.ask.decoding import GREEDY
+from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
+from texturevlm.check import check_choice, check_count
+from texturevlm.pipeline import choose_tokens
+from texturevlm.progress import Progress
+from texturevlm.reduce import METHODS, ReduceStep, steps_of
+from texturevlm.types import Texture
+from texturevlm.vlm import check_reducible, reduced
+from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
+from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.train.fit import draw_examples
+from texturevlm_lab.train.held_images import held_images
+
+
+class AnsweredPrompt(NamedTuple):
+    """A prompt and the answer of the whole model."""
+
+    prompt: Prompted
+    answer: list[int]
+
+
+class CompensatorTask:
+    """The task `compensator`."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        data: Path  # a data set with a train split
+        model: str = "reader"
+        method: str = "tome"  # a method that acts in the tower
+        keep: float = 0.5  # share of the tokens that stays
+        rank: int = 4
+        budget: int = 96
+        relevance: str = "scout"
+        samples: int = 256  # questions
+        length: int = 8  # tokens of an answer
+        batch: int = 8
+        seed: int = 0
+
+    def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
+        for name in ("rank", "budget", "samples", "length", "batch"):
+            check_count("CompensatorTask", name, getattr(settings, name), 1)
+        within = [name for name, method in METHODS.items() if "tower" in method.acts]
+        check_choice("CompensatorTask", "method", settings.method, within)
+        self.settings, self.device = settings, device
+        self.steps: tuple[ReduceStep, ...] = steps_of("CompensatorTask", settings.method, settings.keep)
+        samples = load_data(settings.data, split="train", limit=settings.samples).samples
+        held = held_images("CompensatorTask", samples)
+        self.vlm: VLM = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
+        check_reducible("CompensatorTask", self.vlm.model.config, self.steps)
+        self.vlm.model.float().eval().requires_grad_(False)
+        self.learned: list[AnsweredPrompt] = []
+        self.held: list[AnsweredPrompt] = []
+        progress = Progress(len(samples), "questions")
+        for sample, judged in zip(samples, held):
+            (self.held if judged else self.learned).append(self._answered(sample.image, sample.question))
+            progress.step()
+        with torch.random.fork_rng():
+            torch.manual_seed(settings.seed)
+            self.module = LowRankDifference(layer_shapes(self.vlm.adapter.tower_blocks), settings.rank)
+
+    def batch(self, step: int) -> list[AnsweredPrompt]:
+        drawn = draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
+        return [self.learned[index] for index in drawn]
+
+    def losses(self, batch: Sequence[AnsweredPrompt], step: int) -> dict[str, Tensor]:
+        return {"divergence": self.divergence(batch, compensated=True)}
+
+    def evaluate(self) -> dict[str, float]:
+        """On held-out images: the divergence from the whole model with and without the difference."""
+        found: dict[str, float] = {}
+        for name, compensated in (("divergence", True), ("uncompensated", False)):
+            size = self.settings.batch
+            parts = [self.held[first : first + size] for first in range(0, len(self.held), size)]
+            sums = [len(part) * float(self.divergence(part, compensated=compensated)) for part in parts]
+            found[name] = sum(sums) / len(self.held)
+        return found
+
+    def divergence(self, batch: Sequence[AnsweredPrompt], *, compensated: bool) -> Tensor:
+        """Mean over the tokens of the answers, in nats."""
+        endings = [one.answer for one in batch]
+        inputs = batched_inputs(self.vlm.adapter, [one.prompt for one in batch], endings)
+        with self.vlm.adapter.lock, ExitStack() as undo:
+            with torch.no_grad():
+                whole = self._logits(inputs)
+            if compensated:
+                for hook in self.module.hooks(self.vlm.adapter.tower_blocks):
+                    undo.callback(hook.remove)
+            undo.enter_context(reduced(self.vlm.adapter, self.steps, endings=[len(one) for one in endings]))
+            found = self._logits(inputs)
+        ours, theirs = (one.log_softmax(-1).flatten(0, 1) for one in (found, whole))
+        return functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        """(B, length, V), of the tokens of the answers."""
+        length = self.settings.length
+        logits: Tensor = self.vlm.model(**inputs, logits_to_keep=length + 1, use_cache=False).logits
+        return logits[:, -length - 1 : -1].float()
+
+    @torch.no_grad()
+    def _answered(self, image: Path, question: str) -> AnsweredPrompt:
+        settings, adapter = self.settings, self.vlm.adapter
+        texture = Texture.open(image, device=self.vlm.device).mipmapped()
+        allocation = choose_tokens(
+            texture, question, budget=settings.budget, patch=adapter.side, relevance=settings.relevance
+        )
+        prompt = chosen_prompt(adapter, question, [texture], [allocation])
+        options: dict[str, Any] = {"max_new_tokens": settings.length, "min_new_tokens": settings.length}
+        found = adapter.model.generate(**batched_inputs(adapter, [prompt]), **(GREEDY | options))
+        return AnsweredPrompt(prompt, found[0, len(prompt.ids) :].tolist())
