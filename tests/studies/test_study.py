@@ -38,7 +38,6 @@ SHARED = (
     "place_measures",
     "soft_tokens",
     "study",
-    "video_measures",
 )  # no table of their own
 STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
 

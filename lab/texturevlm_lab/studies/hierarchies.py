@@ -105,7 +105,7 @@ def report(found: dict[str, Any]) -> str:
         "and the scale at its centre. Cracks: of neighbouring cells with ink, the share where one is shown at least "
         f"twice as finely as the other. Behind each number the difference to `{BASELINE}`, paired by page, with "
         "its 95% interval. `cluster_tree` is a tree in which a cluster is cut only inside its parent "
-        "(lab/texturevlm_lab/studies/cluster_tree.py).",
+        "(studies/cluster_tree.py).",
         markdown_table(heads, list(lines(found["rows"]))),
         provenance(found),
     )
