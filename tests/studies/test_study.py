@@ -35,8 +35,6 @@ from texturevlm_lab.studies.study import (
 SHARED = (
     "__init__",
     "asking",
-    "baselines",
-    "cluster_tree",
     "place_measures",
     "soft_tokens",
     "study",

@@ -59,7 +59,7 @@ def test_boxes_follow_the_page(question):
 
 def test_the_study_from_end_to_end(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
-    monkeypatch.setattr(turned, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(turned, "ANGLES", (90,))
     assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--limit", "1"]) == 0
     record = json.loads((tmp_path / "out" / "turned.json").read_text())
@@ -95,7 +95,7 @@ def test_a_page_is_moved_by_half_a_pixel():
 def test_pages_at_full_resolution(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
     write_folder(data / turned.FULL_SET, pages=2)
-    monkeypatch.setattr(turned, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(turned, "ANGLES", (45,))
     monkeypatch.setattr(turned, "CONTROLLED", ())
     given = [str(data), "--out", str(tmp_path), "--ocr", "a", "--limit", "1", "--split", "eval"]

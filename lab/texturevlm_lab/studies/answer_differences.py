@@ -41,7 +41,7 @@ def report(named: dict[str, AnswerRows], made_by: str) -> str:
             scores = [[answers.rows[which][number].score for number in both] for which in (one, other)]
             pages = [answers.questions[number][1] for number in both]
             means = [f"{sum(own) / len(own):.3f}" for own in scores]
-            table.append([name, str(one), str(other), len(both), *means, lead(*scores, pages)])
+            table.append([name, str(one), str(other), len(both), *means, lead(scores[0], scores[1], pages)])
     return markdown_page(
         "# Answers, compared question by question",
         made_by,

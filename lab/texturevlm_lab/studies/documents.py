@@ -27,13 +27,12 @@ from texturevlm.ops.legibility import legibility
 from texturevlm.pages import Pages, PageTokens, open_pages
 from texturevlm.pages.choose import page_tokens
 from texturevlm.pages.scouting import PageSight, scouted
-from texturevlm.progress import Progress
 from texturevlm.relevance import find_scorer
 from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import SPLIT, option, provenance, study_main
+from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_main
 
 PAGES = 50
 DPI = 100  # of the bound pages, which are half of 200
@@ -136,13 +135,11 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split=options.split).samples[: options.limit]
     files = bound_files(samples, options.files)
     asked: list[Asked] = []
-    progress = Progress(len(files), "files")
     with tempfile.TemporaryDirectory() as folder:
-        for number, file in enumerate(files):
+        for number, file in enumerate(each(files, "files")):
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
             asked += measure(file, open_pages(path), options.tokens, options.traversed)
-            progress.step()
     return {
         "split": options.split,
         "files": [len(file) for file in files],
@@ -187,13 +184,9 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    SPLIT,
+OPTIONS = (
     option("--files", type=int, default=1, metavar="N", help="of 50 pages (default: 1)"),
     option("--traversed", type=int, default=10, metavar="N", help="questions per file, by traversal (default: 10)"),
     option("--tokens", type=int, default=BUDGET, metavar="N", help=f"for the whole file (default: {BUDGET})"),
 )
+main = study_main(__name__, __doc__, study, report, SPLIT, *OPTIONS)

@@ -26,13 +26,12 @@ import texturevlm as tv
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.legibility import legibility
-from texturevlm.progress import Progress
 from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.virtual import build_pyramid
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import SPLIT, option, provenance, study_main
+from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_main
 
 SCORER = "scout"
 GRAIN = 4  # grey levels of 255: without it, pages that were enlarged would hardly have bytes at their finest level
@@ -115,16 +114,14 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split=options.split).samples
     sheets = sheets_of(samples, options.across**2, options.limit or 8)
     rows: list[dict[str, float]] = []
-    progress = Progress(len(sheets), "sheets")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, sheet in enumerate(sheets):
+        for number, sheet in enumerate(each(sheets, "sheets")):
             flat = folder / "sheet.jpg"
             box = write_sheet(sheet, options.across, options.side, number, flat)
             pyramid = build_pyramid(flat)
             seen = {**look(pyramid, sheet[0].question, folder), **chosen(pyramid, sheet[0], box)}
             rows.append({**seen, "pyramid in MB": pyramid.stat().st_size / 1e6})
-            progress.step()
     names = ("legibility, pages", "legibility, resized")
     return {
         "split": options.split,
@@ -161,12 +158,8 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    SPLIT,
+OPTIONS = (
     option("--across", type=int, default=3, metavar="N", help="pages along a side of a sheet (default: 3)"),
     option("--side", type=int, default=20000, metavar="N", help="pixels along a side of a sheet (default: 20000)"),
 )
+main = study_main(__name__, __doc__, study, report, SPLIT, *OPTIONS)

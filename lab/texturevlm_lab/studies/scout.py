@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels.saliency import centre_prior
-from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
@@ -38,7 +37,7 @@ from texturevlm_lab.studies.relevance import (
     ratio,
     shares_within,
 )
-from texturevlm_lab.studies.study import PAGES, evenly, provenance, study_main
+from texturevlm_lab.studies.study import PAGES, each, evenly, provenance, study_main
 from texturevlm_lab.train.pages import ONE_ANSWER
 
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
@@ -60,8 +59,7 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
     """Shares of answers in the top of each map; together: all boxes of a sample are one answer."""
     shares: dict[str, list[np.ndarray]] = {}
     by_image: tuple[Path, Any, dict[str, np.ndarray]] = (Path(), None, {})
-    progress = Progress(len(samples), "questions")
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(each(samples, "questions")):
         if sample.image != by_image[0]:
             texture = Texture.open(sample.image).mipmapped()
             spots = scout.read(texture)
@@ -89,7 +87,6 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
         }
         for method, values in maps.items():
             shares.setdefault(method, []).append(answer_shares(values, sample, together=together))
-        progress.step()
     pages = [str(sample.image) for sample in samples]
     return {
         "questions": len(samples),

@@ -20,15 +20,14 @@ from torch import Tensor
 from texturevlm.ask.prepared import PreparedImage
 from texturevlm.defaults import PATCH
 from texturevlm.pipeline import choose_tokens
-from texturevlm.progress import Progress
 from texturevlm.relevance import AttentionScorer
 from texturevlm.turned import as_read, turn_vectors, turned_upright, whole_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.evaluate.ocr import LineCrop, cached_engines, open_engines
-from texturevlm_lab.studies.study import OCR, READINGS, provenance, study_main
+from texturevlm_lab.evaluate.ocr import LineCrop
+from texturevlm_lab.studies.study import OCR, READINGS, each, ocr_engines, provenance, study_main
 from texturevlm_lab.studies.turned import BUDGET, MAIN_SET, SKIP, angle_rows, held_pages, painted
 
 ANGLES = (20, -35, 90)
@@ -137,11 +136,10 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     """The scores of each way at each angle, and whether tokens have the stamp's angle."""
     torch.set_num_threads(1)
     pages = [questions[0] for questions in held_pages(options)]
-    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    engines = ocr_engines(options)
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     found: dict[str, list[bool]] = {}
-    progress = Progress(len(pages), "pages")
-    for first in pages:
+    for first in each(pages, "pages"):
         page, times = Image.open(first.image).convert("L"), max(1, round(first.reduced))
         for angle in (0, *ANGLES):
             one = stamped(page, angle, first.image.name)
@@ -153,7 +151,6 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             for name, engine in engines.items():
                 for key, some in cut.items():
                     scores[name].setdefault(key, []).append(legibility_score(engine.read(some), [one.number]))
-        progress.step()
     names = {name: engine.name for name, engine in engines.items()}
     return {"ocr": names, "pages": [first.image.name for first in pages], "scores": scores, "found": found}
 
