@@ -21,11 +21,11 @@ from texturevlm.allocate.value import cracks, delivered_scale
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance, find_relevance
-from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.studies.place_measures import legible_at
 from texturevlm_lab.studies.study import each, evenly, provenance, study_main
 
 BUDGETS = (64, 273)
@@ -65,13 +65,9 @@ def _measured(sample: Sample, maps: Relevance, allocation: Allocation) -> dict[s
     scale = delivered_scale(allocation, maps.grid)[0].numpy()
     ink, mass = maps.ink[0].numpy(), maps.mass[0].numpy()
     shown = ink & np.isfinite(scale)
-    left, top, right, bottom = sample.boxes[0]
-    (rows, columns), (height, width) = maps.grid, maps.size
-    row = min(rows - 1, int((top + bottom) / 2 / height * rows))
-    column = min(columns - 1, int((left + right) / 2 / width * columns))
     return {
         "value": float((mass * legibility(maps.legible_scale[0].numpy(), scale)).sum()),
-        "legibility": float(legibility(np.array((bottom - top) / WORD_HEIGHT), float(scale[row, column]))),
+        "legibility": legible_at(sample.boxes[0], scale, maps.size),
         "cracks": cracks(scale, shown),
         "holes": 1 - float(shown.sum() / ink.sum()),
     }

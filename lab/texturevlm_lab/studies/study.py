@@ -45,8 +45,6 @@ SPLIT = option("--split", default="train", choices=("train", "eval"), help="(def
 SECONDS = option("--seconds", type=float, metavar="S", help="after which nothing new begins (default: no limit)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 AT_ONCE = option("--at-once", type=int, default=1, metavar="N", help="processes (default: 1)")
-
-
 DATA = option("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
 OUT = option("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
 LIMIT = option("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
