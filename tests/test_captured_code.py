@@ -39,8 +39,8 @@ SIZE, QUESTION = (64, 96), "what is the total ?"
 # How often each file hands a function to a graph; a new one belongs into a script below.
 OWNERS = {
     "texturevlm/ask/captured_choice.py": 1,
-    "texturevlm/bench/scout.py": 1,
-    "texturevlm/bench/video.py": 1,
+    "lab/texturevlm_lab/bench/scout.py": 1,
+    "lab/texturevlm_lab/bench/video.py": 1,
     "texturevlm/capture.py": 1,
     "texturevlm/corpus/choose.py": 2,
     "texturevlm/cuda/graph.py": 1,
@@ -75,7 +75,7 @@ def qwen():
 
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
-    for module in ("texturevlm.ask.captured_models", "texturevlm.vlm.reduction.captured"):
+    for module in ("texturevlm.ask.captured_models", "texturevlm_lab.rivals.hooks.captured"):
         monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 

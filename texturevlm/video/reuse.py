@@ -5,7 +5,7 @@ many as the rate pays for, and the others stay stale. A kept patch equals a newl
 
 A kept embedding does not, since the tokens of a vision tower attend to one another. Exact: a frame in which nothing
 changed keeps all tokens, any other is encoded as a whole. Approximate: only tokens that changed are encoded, with some
-unchanged ones beside them to attend to (`python -m texturevlm_lab.studies.video` measures the error).
+unchanged ones beside them to attend to (docs/removed.md has the error).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.placement import choose_tokens
 from texturevlm.allocate.quadtree import Forest
+from texturevlm.placement import choose_tokens
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
