@@ -24,6 +24,7 @@ from texturevlm.video.frames import FrameSource
 from texturevlm.video.moments import Moment, keep_moments
 from texturevlm.video.sources import ARRAYS, open_video
 from texturevlm.video.upright import upright_moments
+from texturevlm.vlm.hook import check_own_pixels
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
@@ -150,6 +151,7 @@ class VideoSession:
         """
         if how.kind != KINDS[0]:
             raise ValueError(f"ask: tokens must be chosen for a video, got {how.kind}")
+        check_own_pixels("video", how.hooks)
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
         adapter = self.model.adapter
