@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
-    from texturevlm.live import VideoStream
     from texturevlm.pages import choose_pages
     from texturevlm.pipeline import choose_tokens
     from texturevlm.rebuilding import rebuild, resized
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
+    from texturevlm.video.live import VideoStream
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,7 @@ _NAMES = {
     "sampling": ("generate_mipmaps", "sample", "sample_foveated"),
     "scout": ("load_scout",),
     "types": ("Allocation", "Patches", "Texture"),
-    "live": ("VideoStream",),
+    "video.live": ("VideoStream",),
 }
 _MODULES = {name.partition(":")[0]: (module, name.rpartition(":")[2]) for module in _NAMES for name in _NAMES[module]}
 

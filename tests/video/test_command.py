@@ -41,7 +41,7 @@ def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
     pytest.importorskip("av")
     from tests.ask import models
     from texturevlm import ask, vlm
-    from texturevlm.live import VideoStream
+    from texturevlm.video.live import VideoStream
 
     small = models.asked(vlm.adapt(*models.built("qwen3_vl")), budget=12)
     monkeypatch.setattr(ask, "load_vlm", lambda *_, **__: small)

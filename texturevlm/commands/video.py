@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
-    from texturevlm.live import VideoStream
     from texturevlm.video.frames import FrameSource
+    from texturevlm.video.live import VideoStream
     from texturevlm.video.step import Reuse, Step
 
 
@@ -112,7 +112,7 @@ def _drawn(
 def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "VideoStream":
     """The stream, with the model if there is one."""
     from texturevlm.ask import load_vlm
-    from texturevlm.live import VideoStream
+    from texturevlm.video.live import VideoStream
 
     given = {name: getattr(options, name) for name in ("query", "relevance", "patch", "keyframe", "flow", "rate")}
     if options.model is not None:

@@ -15,7 +15,7 @@ from itertools import cycle
 import torch
 
 from texturevlm.defaults import BUDGET
-from texturevlm.live import VideoStream
+from texturevlm.video.live import VideoStream
 from texturevlm_lab.bench.clips import clips
 from texturevlm_lab.bench.report import Report, Row, begin
 from texturevlm_lab.bench.timing import Timing, waited

@@ -20,8 +20,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.live import VideoStream
 from texturevlm.progress import Progress
+from texturevlm.video.live import VideoStream
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.provenance import origin

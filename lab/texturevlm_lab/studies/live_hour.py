@@ -19,9 +19,9 @@ import torch
 
 from texturevlm.ask import VLM
 from texturevlm.check import check_count
-from texturevlm.live import VideoStream
-from texturevlm.live.conversation import Conversation
 from texturevlm.progress import Progress
+from texturevlm.video.conversation import Conversation
+from texturevlm.video.live import VideoStream
 from texturevlm_lab.bench.vlm_file import asked_model
 from texturevlm_lab.bench.vlm_theirs import random_model
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

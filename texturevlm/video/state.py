@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from texturevlm.live.moments import LiveMoment
 from texturevlm.types import COLUMNS, Allocation
+from texturevlm.video.live_moments import LiveMoment
 
 if TYPE_CHECKING:
-    from texturevlm.live.stream import VideoStream
+    from texturevlm.video.live import VideoStream
 
 STATE_FORMAT = 2
 MEMORY_TENSORS = ("keys", "turned", "values", "embeds", "position", "order", "live")

@@ -5,8 +5,8 @@ import torch
 
 import texturevlm as tv
 from tests.ask import models
-from tests.live.test_conversation import QUESTION
 from tests.video.moving import scene
+from tests.video.test_conversation import QUESTION
 from texturevlm import vlm
 from texturevlm.allocate.value import delivered_scale
 

@@ -22,12 +22,12 @@ from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.check import check_count
-from texturevlm.live.encoder import ChangedTokens
-from texturevlm.live.layout import ChoiceLayout
-from texturevlm.live.moments import LiveMoment, lay_out
-from texturevlm.live.wording import Wording
 from texturevlm.types import Allocation
+from texturevlm.video.encoder import ChangedTokens
+from texturevlm.video.layout import ChoiceLayout
+from texturevlm.video.live_moments import LiveMoment, lay_out
 from texturevlm.video.step import Step
+from texturevlm.video.wording import Wording
 from texturevlm.vlm.token_memory import TokenMemory, check_watchable
 
 if TYPE_CHECKING:

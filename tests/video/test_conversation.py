@@ -10,9 +10,9 @@ from tests.ask import models
 from tests.video.moving import noisy, scene, with_box
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.live import conversation as conversations
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm.video import conversation as conversations
 from texturevlm.vlm.token_memory import TokenMemory
 from texturevlm.vlm.views import moment_view
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from texturevlm.ask import VLM
 from texturevlm.check import check_share
-from texturevlm.live.conversation import Conversation
-from texturevlm.live.latest import LatestFrames
-from texturevlm.live.state import StreamState, restore_state, save_state
 from texturevlm.pipeline import Allocator
+from texturevlm.video.conversation import Conversation
 from texturevlm.video.frames import Frame, FrameSource
+from texturevlm.video.latest import LatestFrames
 from texturevlm.video.sources import open_video
+from texturevlm.video.state import StreamState, restore_state, save_state
 from texturevlm.video.step import Step
 from texturevlm.video.stream import TokenStream
 

@@ -5,9 +5,9 @@ import torch
 
 import texturevlm as tv
 from tests.ask import models
-from tests.live.test_conversation import QUESTION, SIZE, frames, logits_of, stream
+from tests.video.test_conversation import QUESTION, SIZE, frames, logits_of, stream
 from texturevlm import vlm
-from texturevlm.live import StreamState
+from texturevlm.video.state import StreamState
 
 
 @pytest.fixture(scope="module")
