@@ -7,7 +7,7 @@ import torch
 
 from tests.vlm.small import full_grid
 from texturevlm.types import Texture
-from texturevlm.video.clip import ShownMoment
+from texturevlm.video import MomentTokens
 from texturevlm_lab.studies import clips
 
 
@@ -25,7 +25,7 @@ def test_only_the_right_time_and_scale_count():
     fine, coarse = (full_grid(texture, 32, scale=scale) for scale in (1.0, 4.0))
     line = [clips.Line((40.0, 40.0, 240.0, 62.0), 2.0, 4.0)]
     shown = [
-        ShownMoment(time, allocation, None, None) for time, allocation in ((2.5, fine), (2.5, coarse), (0.0, fine))
+        MomentTokens(time, allocation, None, None) for time, allocation in ((2.5, fine), (2.5, coarse), (0.0, fine))
     ]
     scores = [clips.legible([one], line) for one in shown]
     assert scores[0] > 0.95 > 0.2 > scores[1] and scores[2] == 0

@@ -7,7 +7,7 @@ import texturevlm as tv
 from tests.ask import models
 from tests.video.test_conversation import QUESTION, SIZE, frames, logits_of, stream
 from texturevlm import vlm
-from texturevlm.video.state import StreamState
+from texturevlm.video.live import StreamState
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import TokenStream
-from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.tokens import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 

@@ -29,7 +29,7 @@ from texturevlm.ask.videos import VideoSession
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import AttentionScorer, Relevance
 from texturevlm.relevance.maps import normalised
-from texturevlm.video.clip import SeenMoment, ShownMoment
+from texturevlm.video import MomentEvidence, MomentTokens
 from texturevlm.vlm.growing import GrowingPrompt
 from texturevlm.vlm.prompts import Picture
 from texturevlm.vlm.views import View, still_views
@@ -116,7 +116,7 @@ class VideoLooks:
 
     def __init__(self, session: VideoSession) -> None:
         self.session, self.views = session, list[View]()
-        self.shown: list[ShownMoment] = []
+        self.shown: list[MomentTokens] = []
 
     def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
         adapter = prompt.adapter
@@ -132,7 +132,7 @@ class VideoLooks:
         if rest < 1:
             return None
         pointed = _pointed(prompt, look, self.views)
-        seen = {one.time: SeenMoment(one.allocation, own) for one, own in zip(self.shown, pointed)}
+        seen = {one.time: MomentEvidence(one.allocation, own) for one, own in zip(self.shown, pointed)}
         groups, chosen = self._shown(prompt, question, replace(how, budget=rest), seen)
         if not groups:
             return None
@@ -143,7 +143,7 @@ class VideoLooks:
         return Look(look.end, [*look.chosen, *chosen], used)
 
     def _shown(
-        self, prompt: GrowingPrompt, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None
+        self, prompt: GrowingPrompt, question: str, how: Choosing, seen: Mapping[float, MomentEvidence] | None = None
     ) -> tuple[list[list[View]], list[Chosen]]:
         self.shown = self.session.shown(question, how, seen)
         if not self.shown:

@@ -17,12 +17,18 @@ from texturevlm.ask.messages import IMAGE, VIDEO, conversation_with
 from texturevlm.ask.options import Choosing, check_context
 from texturevlm.draw import question_picture, stacked
 from texturevlm.types import Texture
-from texturevlm.video.clip import SeenMoment, ShownMoment, choose_clip
-from texturevlm.video.decoding import is_live
-from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import Moment, keep_moments
-from texturevlm.video.sources import ARRAYS, open_video
-from texturevlm.video.upright import upright_moments
+from texturevlm.video import (
+    ARRAYS,
+    FrameSource,
+    Moment,
+    MomentEvidence,
+    MomentTokens,
+    choose_clip,
+    is_live,
+    keep_moments,
+    open_video,
+    upright_moments,
+)
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
@@ -112,7 +118,9 @@ class VideoSession:
             pictures.append(question_picture(texture, one.allocation.to("cpu"), one.relevance, said))
         return stacked(pictures)
 
-    def shown(self, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None) -> list[ShownMoment]:
+    def shown(
+        self, question: str, how: Choosing, seen: Mapping[float, MomentEvidence] | None = None
+    ) -> list[MomentTokens]:
         """The tokens of each moment that is shown. seen: as for `choose_clip`"""
         check_video_relevance("ask", how.relevance)
         budget = how.budget
@@ -150,7 +158,7 @@ class VideoSession:
         chosen = [Chosen(one.allocation, one.relevance) for one in shown]
         return Asked(conversation, [], chosen, how.budget, how.reduce, groups)
 
-    def views(self, shown: list[ShownMoment], how: Choosing) -> list[View]:
+    def views(self, shown: list[MomentTokens], how: Choosing) -> list[View]:
         """One per moment."""
         levels = how.levels or self.model.adapter.trained.levels
         return [

@@ -66,7 +66,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.reduce import steps_of
-    from texturevlm.video.sources import open_video
+    from texturevlm.video import open_video
 
     check_options("ask", budget, allocator, relevance, options.tokens, TURN if options.turn is None else options.turn)
     check_looks("ask", options.looks, relevance, options.tokens)

@@ -16,26 +16,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.check import check_count
 from texturevlm.types import Allocation
-from texturevlm.video.encoder import ChangedTokens
-from texturevlm.video.layout import ChoiceLayout
-from texturevlm.video.live_moments import LiveMoment, lay_out
-from texturevlm.video.step import Step
-from texturevlm.video.wording import Wording
+from texturevlm.video.change import CHANGED, block_means
+from texturevlm.video.config import StreamConfig
+from texturevlm.video.layout import ChoiceLayout, MomentSlots, TokenEncoder, Wording, lay_out
+from texturevlm.video.stream import Keyframe, Step
 from texturevlm.vlm.token_memory import TokenMemory, check_watchable
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 SCRATCH = 768  # slots for the text before the video, a question and its answer
-SAMPLE_BLOCK = 8  # samples: side of the squares whose means are compared
-CHANGED_SAMPLES = 9 / 255  # a larger difference of two means is a change
 RELEVANCE_KEPT = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
 SAME = 1e-3  # pixels: footprints that differ by less are one
 
@@ -57,29 +53,20 @@ class LiveAnswer(NamedTuple):
 class Conversation:
     """The memory of a stream.
 
-    model:    a VLM of a Qwen family
-    size:     (height, width) of the frames
-    budget:   tokens per frame
-    limit:    tokens of the video that are kept: two moments at least
-    refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
-    interval: seconds after which a new moment begins; math.inf: only what is there now is kept
+    model:  a VLM of a Qwen family
+    size:   (height, width) of the frames
+    config: of the stream: its budget, limit, refresh and interval count
     """
 
-    def __init__(
-        self, model: VLM, size: tuple[int, int], budget: int, *, limit: int, refresh: int | str, interval: float
-    ) -> None:
-        if refresh != "full":
-            check_count("VideoStream", "refresh", refresh, 0)  # type: ignore[arg-type]
-        if not 0 < interval <= math.inf:
-            raise ValueError(f"VideoStream: interval must be above 0, got {interval!r}")
-        self.model, self.adapter, self.limit, self.refresh = model, model.adapter, limit, refresh
+    def __init__(self, model: VLM, size: tuple[int, int], config: StreamConfig) -> None:
+        self.model, self.adapter, self.config = model, model.adapter, config
         check_watchable(model.adapter)
         self.wording = Wording(model.adapter)
-        check_count("VideoStream", "limit", limit, 2 * (budget + self.wording.longest))
-        self.interval, self.extent = interval, float(max(model.adapter.grid_for(size)))
-        self.memory = TokenMemory(model.adapter, limit + SCRATCH)
-        self.encode = ChangedTokens(model.adapter, captured=model.graphs.wanted)
-        self.moments: list[LiveMoment] = []
+        check_count("VideoStream", "limit", config.limit, 2 * (config.budget + self.wording.longest))
+        self.extent = float(max(model.adapter.grid_for(size)))
+        self.memory = TokenMemory(model.adapter, config.limit + SCRATCH)
+        self.encode = TokenEncoder(model.adapter, captured=model.graphs.wanted)
+        self.moments: list[MomentSlots] = []
         self.head_ids, _ = self.wording.of_question("")
         self.head = self.memory.take(len(self.head_ids))
         self.memory.write_text(self.head, self.head_ids)
@@ -104,7 +91,7 @@ class Conversation:
         """Take in a frame."""
         self.computed = 0
         different, means = self._different(step)
-        if math.isinf(self.interval) and (self.lost or step.reuse.keyframe == "cut"):
+        if math.isinf(self.config.interval) and (self.lost or step.reuse.keyframe is Keyframe.CUT):
             self._forget()
             different = step.allocation.valid[0]
         changed = [slot for slot, one in enumerate(different.tolist()) if one]
@@ -120,8 +107,8 @@ class Conversation:
         self.shown = means.where(different[:, None, None, None], self.shown)
 
     def _take_in(self, step: Step, changed: list[int]) -> None:
-        new = not self.moments or self.lost or step.reuse.keyframe == "cut"
-        new = new or step.time - self.moments[-1].time >= self.interval
+        new = not self.moments or self.lost or step.reuse.keyframe is Keyframe.CUT
+        new = new or step.time - self.moments[-1].time >= self.config.interval
         before = [] if new else self.moments[-1].visual()
         self._make_room(changed, step.time, new=new)
         if new:
@@ -141,26 +128,26 @@ class Conversation:
             self._locate(moment, added)
             self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
-        if self.refresh == "full" or self.frames == 0 or self.failed:
+        if self.config.refresh == "full" or self.frames == 0 or self.failed:
             run = set(self._all())
         self.computed = len(run)
         self.memory.run(sorted(run))
         self.failed = False
         self.frames += 1
 
-    def _refreshed(self, moment: LiveMoment, before: list[int]) -> list[int]:
+    def _refreshed(self, moment: MomentSlots, before: list[int]) -> list[int]:
         """Slots of the memory in a moment that are encoded along: its first tokens, or all."""
-        return before if self.refresh == "full" else before[: int(self.refresh)]
+        return before if self.config.refresh == "full" else before[: int(self.config.refresh)]
 
-    def _opened(self, time: float) -> LiveMoment:
+    def _opened(self, time: float) -> MomentSlots:
         """A new moment without tokens."""
         opening, closing = self.wording.of_moment(time)
-        moment = LiveMoment(time, self.memory.take(len(opening)), self.memory.take(len(closing)))
+        moment = MomentSlots(time, self.memory.take(len(opening)), self.memory.take(len(closing)))
         self.memory.write_text(moment.opening, opening)
         self.memory.write_text(moment.closing, closing)
         return moment
 
-    def _locate(self, moment: LiveMoment, slots: list[int]) -> None:
+    def _locate(self, moment: MomentSlots, slots: list[int]) -> None:
         """Row and column, and the reading order, of tokens that are new in a moment."""
         assert self.layout is not None
         for own in slots:
@@ -183,7 +170,7 @@ class Conversation:
         """Take out the moments of least worth until the tokens that changed fit. new: whether they begin a moment"""
         kept = () if new else self.moments[-1].tokens
         needed = sum(slot not in kept for slot in changed) + (self.wording.longest if new else 0)
-        evicted, left = self.evicted, self.limit - self.tokens
+        evicted, left = self.evicted, self.config.limit - self.tokens
         while left < needed:
             others = self.moments[1:] if new else self.moments[1:-1]
             least = min(others, key=lambda moment: moment.worth(now))
@@ -215,12 +202,12 @@ class Conversation:
     def _different(self, step: Step) -> tuple[Tensor, Tensor]:
         """(K,): which tokens show something else than what the model was last shown there; and all block means."""
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
-        means = functional.avg_pool2d(pixels, min(SAMPLE_BLOCK, pixels.shape[-1]), ceil_mode=True)
+        means = block_means(pixels)
         if step.allocation is not self.stepped:
             self._chosen_again(step.allocation, pixels.device)
         if self.shown is None:
             self.shown = torch.full_like(means, torch.inf)
-        return ((means - self.shown).abs().amax((1, 2, 3)) > CHANGED_SAMPLES) & used, means  # true of what is infinite
+        return ((means - self.shown).abs().amax((1, 2, 3)) > CHANGED) & used, means  # true of what is infinite
 
     def _chosen_again(self, chosen: Allocation, device: torch.device) -> None:
         """The stream has chosen its tokens: which of them were shown, and where they stand."""

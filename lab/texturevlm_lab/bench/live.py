@@ -9,6 +9,7 @@ of a frame is work of the host.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 
@@ -97,12 +98,12 @@ def _fill(stream: VideoStream, frames: list[torch.Tensor], limit: int) -> int:
     """Make every frame a moment until the cache is full; returns how many frames that took."""
     talk = stream.conversation
     assert talk is not None
-    usual, talk.interval = talk.interval, EVERY_FRAME
+    usual, talk.config = talk.config, replace(talk.config, interval=EVERY_FRAME)
     count = 0
     while talk.evicted == 0 and count < limit:
         stream.step(frames[count % len(frames)])
         count += 1
-    talk.interval = usual
+    talk.config = usual
     return count
 
 

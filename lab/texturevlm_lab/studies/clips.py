@@ -21,10 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ops.legibility import legibility
-from texturevlm.video.clip import ShownMoment, choose_clip
-from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import keep_moments
-from texturevlm.video.sources import open_video
+from texturevlm.video import FrameSource, MomentTokens, choose_clip, keep_moments, open_video
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.video_baselines import VIDEO_BASELINES, spread_moments
@@ -111,7 +108,7 @@ VIDEOS: dict[str, Callable[[random.Random], tuple[list[np.ndarray], list[Line]]]
 }
 
 
-def legible(shown: list[ShownMoment], lines: list[Line]) -> float:
+def legible(shown: list[MomentTokens], lines: list[Line]) -> float:
     """The share of the print that is legible in a moment in which it is there."""
     scales = [(one.time, delivered_scale(one.allocation, CELLS)[0]) for one in shown]
     found = 0.0
@@ -125,17 +122,17 @@ def legible(shown: list[ShownMoment], lines: list[Line]) -> float:
     return found / len(lines)
 
 
-def _ours(source: FrameSource, budget: int) -> list[ShownMoment]:
+def _ours(source: FrameSource, budget: int) -> list[MomentTokens]:
     return choose_clip(keep_moments(source).moments(), budget=budget, patch=32)
 
 
-def _theirs(name: str, source: FrameSource, budget: int) -> list[ShownMoment]:
+def _theirs(name: str, source: FrameSource, budget: int) -> list[MomentTokens]:
     tokens, choose = VIDEO_BASELINES[name]
     return choose(spread_moments(source, max(1, budget // tokens), 2), budget, 32, torch.device("cpu"))
 
 
 def measured(seeds: int) -> list[dict[str, Any]]:
-    ways: dict[str, Callable[[FrameSource, int], list[ShownMoment]]] = {
+    ways: dict[str, Callable[[FrameSource, int], list[MomentTokens]]] = {
         "clip": _ours,
         **{name: partial(_theirs, name) for name in VIDEO_BASELINES},
     }

@@ -21,9 +21,8 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ops.legibility import legibility
-from texturevlm.video.frames import Sampler
+from texturevlm.video import Sampler, open_video
 from texturevlm.video.live import VideoStream
-from texturevlm.video.sources import open_video
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.statistics import paired_difference

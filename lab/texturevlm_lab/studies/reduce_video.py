@@ -25,7 +25,7 @@ from texturevlm.ask.videos import VideoOptions, VideoSession
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm.reduce import steps_of
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls

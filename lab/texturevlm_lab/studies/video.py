@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.video.flow import FLOW_METHODS
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
 from texturevlm_lab.studies import video_measures as study
@@ -86,7 +85,7 @@ def _most(limit: int | None, frames: int) -> int:
 def _drift(path: Path, frames: int) -> dict[str, Any]:
     clip = list(study.held_frames(path, frames))
     found: dict[str, Any] = {}
-    for method in FLOW_METHODS:
+    for method in study.METHODS:
         for interval in (None, *INTERVALS):
             every = f"a keyframe every {interval}" if interval else NO_KEYFRAMES
             for again in (False, True) if interval is None else (False,):
@@ -122,7 +121,7 @@ def report(record: dict[str, Any]) -> str:
     means, ages = [], []
     for key in next(iter(drift.values())):
         means.append((key, *("{mean:.3f} ({least:.2f})".format(**clip[key]) for clip in drift.values())))
-    for name, method in product(drift, FLOW_METHODS):
+    for name, method in product(drift, study.METHODS):
         known = drift[name][f"{method}, {NO_KEYFRAMES}"]["ages"]
         ages.append((name, method, *(_number(known, str(age)) for age in study.AGES)))
     reuse = {(name, context): row for name, clip in record["reuse"].items() for context, row in clip.items()}

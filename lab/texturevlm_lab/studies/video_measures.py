@@ -23,11 +23,11 @@ from texturevlm.pipeline import choose_tokens
 from texturevlm.relevance import AttentionScorer, Relevance, find_relevance
 from texturevlm.relevance.maps import cell_level
 from texturevlm.types import Allocation, Texture
-from texturevlm.video import Step, TokenStream
-from texturevlm.video.carry import CarriedRelevance
+from texturevlm.video import Step, TokenStream, open_video
+from texturevlm.video.carry import FLOWS, CarriedRelevance, FindVectors
 from texturevlm.video.change import Changes, initial_noise
-from texturevlm.video.sources import open_video
 from texturevlm.video.update import FrameUpdate
+from texturevlm_lab.studies.kept_embeddings import KeptEmbeddings
 
 PATCH, TILE = 32, 32
 FINE_SCALE = 1.75  # pixels per sample: what counts as fine
@@ -36,6 +36,22 @@ VISION: dict[str, Any] = {"depth": 8, "hidden_size": 128, "intermediate_size": 2
 VISION |= {"out_hidden_size": 64, "num_position_embeddings": 2304, "deepstack_visual_indexes": [3]}
 TEXT: dict[str, Any] = {"vocab_size": 152000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
 TEXT |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+
+
+def dis(old: Tensor, new: Tensor) -> Tensor:
+    """OpenCV's dense inverse search, from bytes; zero flow for an image too small for its pyramid."""
+    import cv2
+
+    if min(new.shape[2:]) < 16:
+        return new.new_zeros(1, 2, *new.shape[2:])
+    finder: Any = cv2.DISOpticalFlow.create(1)  # 1: fast
+    finder.setFinestScale(0)
+    grey = [(image[0, 0].clamp(0, 1) * 255).round().byte().cpu().numpy() for image in (new, old)]
+    found = finder.calc(grey[0], grey[1], None)
+    return torch.from_numpy(found).permute(2, 0, 1)[None].to(new)
+
+
+METHODS: dict[str, FindVectors] = {**FLOWS, "dis": dis}
 
 
 def frames_of(path: Path, limit: int | None, first: int = 0) -> Iterator[Tensor]:
@@ -117,7 +133,7 @@ def drift(clip: Sequence[HeldFrame], method: str, *, interval: int | None, again
     interval: frames between keyframes; None: only the first
     again:    whether untrusted cells are refreshed, as in a stream
     """
-    carry = CarriedRelevance(clip[0].fresh.size, TILE, method)
+    carry = CarriedRelevance(clip[0].fresh.size, TILE, METHODS[method])
     found: list[float] = []
     for index, (grey, fresh, changes) in enumerate(clip):
         if changes is None or changes.cut or (interval and index % interval == 0):
@@ -180,20 +196,19 @@ def _finely(allocation: Allocation, box: Box) -> float:
 
 def reused(frames: Sequence[Tensor], adapter: Any, budget: int, context: float) -> dict[str, float]:
     """Question 28: the error of kept tokens against encoding every frame in full."""
-    options: Any = {"patch": adapter.side, "encode": adapter.encode, "keep": "approximate", "keyframe": 10**6}
     errors, cosines, kept, encoded, used = [], [], [], 0, 0
-    for stream, step in steps_of(frames, budget, context=context, **options):
-        assert stream.encoded is not None and step.tokens is not None
-        stream.encoded.encode_all = 1.0  # from the second frame on: the first is encoded in full anyway
+    embeddings = KeptEmbeddings(adapter.encode, context, encode_all=1.0)
+    for _, step in steps_of(frames, budget, patch=adapter.side, keyframe=10**6):
+        tokens = embeddings.update(step)
         if step.reuse.keyframe:
             continue
         valid, wanted = step.reuse.used, adapter.encode(step.texture, step.allocation).embeds[0]
-        got, old = step.tokens.embeds[0], valid & ~step.reuse.sampled
+        got, old = tokens.embeds[0], valid & ~step.reuse.sampled
         errors.append(float((got - wanted)[valid].norm() / wanted[valid].norm()))
         cosines.append(float(functional.cosine_similarity(got[valid], wanted[valid]).mean()))
         if old.any():
             kept.append(float((got - wanted)[old].norm() / wanted[old].norm()))
-        encoded, used = encoded + stream.encoded.encoded, used + step.reuse.tokens
+        encoded, used = encoded + embeddings.encoded, used + step.reuse.tokens
     return {
         "error": float(np.mean(errors)),
         "worst": float(np.max(errors)),
