@@ -141,3 +141,20 @@ def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
             assert torch.equal(one.frames, other.frames) and torch.allclose(one.means, other.means)
     monkeypatch.setattr(clip, "find_turn", lambda texture: 0.0)
     assert clip.upright_moments(lying, "auto") == lying
+
+
+@pytest.mark.parametrize(("budget", "most"), [(40, 11), (400, 3)])
+def test_what_was_chosen_to_find_the_shares_is_not_chosen_again(budget, most):
+    """Three moments of 15 tokens took 12 calls of the allocator, also where the budget shows all of each."""
+    from texturevlm.allocate import ALLOCATORS
+
+    asked = []
+
+    def counted(texture, relevance, *, budget, patch):
+        asked.append((relevance.mass.sum().item(), budget))
+        return ALLOCATORS["quadtree"](texture, relevance, budget=budget, patch=patch)
+
+    ground = scene(SIZE)
+    frames = as_bytes([ground] * 2 + [scene(SIZE, seed=5)] * 2 + [scene(SIZE, seed=6)] * 2)
+    found = shown(frames, budget, allocator=counted)
+    assert len(found) == 3 and len(asked) <= most, len(asked)

@@ -32,7 +32,7 @@ def check(step, before):
     rebuilt = Texture((step.texture.levels[0].clone(),)).mipmapped()
     assert all(torch.equal(got, made) for got, made in zip(texture.levels, rebuilt.levels))
     if step.channels is not None:
-        previous = before if step.reuse.keyframe == "" else Texture((rebuilt.levels[0],))
+        previous = before if step.reuse.keyframe.goes_on else Texture((rebuilt.levels[0],))
         wanted = build(rebuilt, NAMES, previous=previous)
         for got, made in zip(step.channels.levels, wanted.levels):
             assert torch.equal(got, made)
