@@ -55,8 +55,10 @@ class Moment:
     means: Tensor
 
     @staticmethod
-    def of(frames: Tensor, time: float) -> Moment:
-        return Moment(frames, time, block_means(frames.float()))
+    def of(frames: Sequence[Tensor], time: float, together: int) -> Moment:
+        """A moment of `together` frames, (3, H, W) each; the last is repeated if there are too few."""
+        whole = torch.stack([*frames, *[frames[-1]] * (together - len(frames))])
+        return Moment(whole, time, block_means(whole.float()))
 
     def texture(self, device: torch.device | str, frames: int = 1) -> Texture:
         """The first so many frames, with mips; made when it is needed, so memory does not grow with the moments."""
@@ -95,12 +97,11 @@ class VideoMoments:
     def moments(self) -> list[Moment]:
         """Those that are worth showing, in order; at least one if any frame was given."""
         if self._open:
-            self._open += self._open[-1:] * (self.together - len(self._open))
             self._close()
         return list(self.kept)
 
     def _close(self) -> None:
-        new, self._open = Moment.of(torch.stack(self._open), self._begun), []
+        new, self._open = Moment.of(self._open, self._begun, self.together), []
         if self.kept and not changed_tiles(new.means, self.kept[-1].means[-1]).any():
             return
         self.kept.append(new)
@@ -145,7 +146,8 @@ def upright_moments(moments: Sequence[Moment], turn: float | str) -> list[Moment
     for moment in moments:
         texture = Texture((moment.frames.float() / 255,))
         upright = turned_upright(texture, whole_frame(texture.size, angle)).levels[0]
-        found.append(Moment.of((upright.clamp(0, 1) * 255).round().byte().contiguous(), moment.time))
+        frames = (upright.clamp(0, 1) * 255).round().byte().contiguous()
+        found.append(Moment(frames, moment.time, block_means(frames.float())))
     return found
 
 
