@@ -134,7 +134,7 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     fine = (square - block_means(block.square(), side).mean(1)).clamp(min=0).sqrt()
     learned = _learn(noise, torch.cat([largest_per_tile(block - noise.last, side), fine]))
     level = NOISE_TO_THRESHOLD * torch.maximum(noise.sensor[:, None, None], learned.tiles)
-    threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE_BOUNDS, FINE_BOUNDS))])
+    threshold = torch.stack([kind.clamp(*bounds) for kind, bounds in zip(level, (COARSE_BOUNDS, FINE_BOUNDS))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
     correlation = _likeness(*(block_means(blocks, side).flatten() for blocks in (before, block)))
     read = torch.cat([mask.flatten().float(), correlation[None], square.amax()[None]]).tolist()
@@ -159,7 +159,7 @@ def _compare(frame: Tensor, held: Tensor, tile: int) -> tuple[Tensor, Tensor, Te
     """
     if frame.device.type == "cpu" and frame.shape[2] > STRIP * tile:
         strips = zip(frame.split(STRIP * tile, 2), held.split(STRIP * tile, 2))
-        blocks, squares, before = zip(*[_compare(one, other, tile) for one, other in strips])
+        blocks, squares, before = zip(*[_compare(*strip, tile) for strip in strips])
         return torch.cat(blocks, 2), torch.cat(squares, 1), torch.cat(before, 2)
     difference = frame - held
     square = block_means(block_means(difference.square(), BLOCK), tile // BLOCK).mean(1)

@@ -35,7 +35,7 @@ from texturevlm.video.change import BLOCK
 
 @dataclass(frozen=True, eq=False)
 class StreamConfig:
-    """The options of `VideoStream` and of `texturevlm video`. `TokenConfig` will hold the first seven.
+    """The options of `VideoStream` and of `texturevlm video`; the first six say how tokens are chosen.
 
     budget:    tokens per frame
     allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
@@ -85,7 +85,7 @@ class StreamConfig:
     @classmethod
     def of(cls, budget: int, allocator: str | Allocator, given: Mapping[str, Any]) -> Self:
         """The keyword arguments of a stream; those that are not fields are options of the allocator."""
-        names = {one.name for one in fields(cls)} - {"options"}
+        names = {field.name for field in fields(cls)} - {"options"}
         own = {name: value for name, value in given.items() if name in names}
         return cls(budget, allocator, {name: given[name] for name in given if name not in names}, **own)
 
@@ -159,6 +159,6 @@ class StreamConfig:
         return self.relevance  # type: ignore[return-value]  # a function is called by `score`
 
     def allocate(self, texture: Texture, relevance: Relevance, tokens: int) -> Allocation:
-        """Run the allocator."""
+        """So many tokens by the allocator."""
         allocator = ALLOCATORS[self.allocator] if isinstance(self.allocator, str) else self.allocator
         return allocator(texture, relevance, budget=tokens, patch=self.patch, **self.options)

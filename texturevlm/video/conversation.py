@@ -24,7 +24,7 @@ from texturevlm.check import check_count
 from texturevlm.types import Allocation
 from texturevlm.video.change import CHANGED, block_means
 from texturevlm.video.config import StreamConfig
-from texturevlm.video.layout import ChoiceLayout, MomentSlots, TokenEncoder, Wording, lay_out
+from texturevlm.video.layout import MomentSlots, TokenEncoder, TokenPlace, Wording, lay_out, token_places
 from texturevlm.video.stream import Keyframe, Step
 from texturevlm.vlm.token_memory import TokenMemory, check_watchable
 
@@ -73,7 +73,7 @@ class Conversation:
         self.shown: Tensor | None = None  # (K, 3, h, w): block means of what was last shown in each slot of the stream
         self.allocation: Allocation | None = None  # of that, on the CPU
         self.stepped: Allocation | None = None  # the same object as the stream has it
-        self.layout: ChoiceLayout | None = None  # of that
+        self.places: dict[int, TokenPlace] = {}  # of that, by slot, in reading order
         self.failed = False  # whether tokens may be in the memory that were not computed
         self.follow = len(self.head), float(len(self.head))  # number and position of what comes next
         self.lost = False  # whether footprints of the current moment are no longer among those of the stream
@@ -94,7 +94,7 @@ class Conversation:
         if math.isinf(self.config.interval) and (self.lost or step.reuse.keyframe is Keyframe.CUT):
             self._forget()
             different = step.allocation.valid[0]
-        changed = [slot for slot, one in enumerate(different.tolist()) if one]
+        changed = [slot for slot, differs in enumerate(different.tolist()) if differs]
         if not changed:
             return
         with self.adapter.lock, evaluating(self.model.model):
@@ -118,14 +118,14 @@ class Conversation:
         moment = self.moments[-1]
         added = [slot for slot in changed if slot not in moment.tokens]
         moment.tokens |= zip(added, self.memory.take(len(added)))
-        assert self.layout is not None
-        stream_slot = {slot: one for one, slot in moment.tokens.items()}
+        stream_slot = {own: slot for slot, own in moment.tokens.items()}
         again = self._refreshed(moment, before)
-        slots = sorted({*changed, *(stream_slot[slot] for slot in again)}, key=self.layout.reading.__getitem__)
+        encoded = {*changed, *(stream_slot[slot] for slot in again)}
+        slots = [slot for slot in self.places if slot in encoded]
         own = [moment.tokens[slot] for slot in slots]
         self.memory.write(own, self.encode(step.patches.pixels[0], slots))
         if added:
-            self._locate(moment, added)
+            moment.places |= {moment.tokens[slot]: self.places[slot] for slot in added}
             self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
         if self.config.refresh == "full" or self.frames == 0 or self.failed:
@@ -146,15 +146,6 @@ class Conversation:
         self.memory.write_text(moment.opening, opening)
         self.memory.write_text(moment.closing, closing)
         return moment
-
-    def _locate(self, moment: MomentSlots, slots: list[int]) -> None:
-        """Row and column, and the reading order, of tokens that are new in a moment."""
-        assert self.layout is not None
-        for own in slots:
-            slot = moment.tokens[own]
-            moment.places[slot] = self.layout.places[own]
-            moment.rank[slot] = self.layout.ranks[own]
-            moment.boxes[slot] = self.layout.boxes[own]
 
     def _place(self, first: int) -> None:
         """Give tokens their order and positions, from a moment on; from the head on if that is the first."""
@@ -183,7 +174,7 @@ class Conversation:
             self.memory.turn()
 
     def _forget(self) -> None:
-        """Forget all moments."""
+        """Take all moments out of the cache."""
         for moment in self.moments:
             self.memory.give_back(moment.slots())
         self.moments, self.lost = [], False
@@ -218,7 +209,7 @@ class Conversation:
             origin = origin.to(device)
             self.shown = self.shown[origin.clamp(min=0)].where((origin >= 0)[:, None, None, None], torch.inf)
         self.stepped, self.allocation = chosen, allocation
-        self.layout = ChoiceLayout.of(self.adapter, allocation)
+        self.places = token_places(self.adapter, allocation)
         self.encode.hold(allocation, device)
 
     def _follow_slots(self, origin: list[int]) -> None:
@@ -281,7 +272,7 @@ class Conversation:
         newest: dict[tuple[float, ...], float] = {}
         looked = attention.tolist()
         for moment in self.moments:
-            newest |= {moment.boxes[slot]: looked[slot] for slot in moment.places}
+            newest |= {place.box: looked[slot] for slot, place in moment.places.items()}
         boxes = torch.tensor([list(newest)])
         allocation = Allocation.of_boxes(boxes, size, self.adapter.side)
         (found,) = pointed_at([torch.tensor(list(newest.values()))], [allocation])
@@ -321,7 +312,7 @@ class Conversation:
 
 def _same_footprint(before: Allocation, after: Allocation) -> Tensor:
     """(K,): the slot in `before` with the same footprint, −1 if there is none."""
-    columns = [torch.cat([one.centre[0], one.ddx[0], one.ddy[0]], -1) for one in (after, before)]
+    columns = [torch.cat([choice.centre[0], choice.ddx[0], choice.ddy[0]], -1) for choice in (after, before)]
     away = (columns[0][:, None] - columns[1]).abs().amax(-1)
     nearest = away.where(before.valid[0], torch.inf).min(1)
     return nearest.indices.where(nearest.values < SAME, -1)

@@ -1,7 +1,7 @@
 """What a conversation puts into a model's cache, and where it stands there.
 
 `Wording` has the ids of the words of a prompt, `MomentSlots` are the slots of one moment, `lay_out` gives all of them
-order and positions, `ChoiceLayout` says where the tokens of a choice stand (once per choice, not per frame), and
+order and positions, `token_places` says where the tokens of a choice stand (once per choice, not per frame), and
 `TokenEncoder` runs the vision tower on those that changed.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from texturevlm.vlm import FixedBudget
 from texturevlm.vlm.views import moment_view
 
 LATE = 99999.9  # seconds: a time of many digits
+HALF_LIFE = 10.0  # seconds after which a moment is worth half as much
+LEAST_RELEVANCE = 0.02  # of a moment that no question has looked at
+TOWER_SIZES = (16, 32, 48, 64, 96, 128)  # tokens; above the last in multiples of it
 
 
 class Wording:
@@ -51,41 +54,35 @@ class Wording:
         return ids[:at], ids[at + 1 :]
 
 
-@dataclass(frozen=True, eq=False)
-class ChoiceLayout:
-    """The used slots of one choice.
+class TokenPlace(NamedTuple):
+    """Where a token stands.
 
-    reading: slot → its number in reading order
-    places:  slot → (row, column), in tokens of the model's grid
-    ranks:   slot → key of the reading order, the same for a footprint in every choice
-    boxes:   slot → the area that it shows, xyxy in pixels
+    row, column: in tokens of the model's grid
+    key:         of the reading order, the same for a footprint in every choice
+    box:         the area that it shows, xyxy in pixels
     """
 
-    reading: dict[int, int]
-    places: dict[int, tuple[float, float]]
-    ranks: dict[int, tuple[float, float, float]]
-    boxes: dict[int, tuple[float, ...]]
-
-    @staticmethod
-    def of(adapter: Any, allocation: Allocation) -> ChoiceLayout:
-        """adapter: of a Qwen model; allocation: of one image, on the CPU"""
-        levels = adapter.trained.levels
-        pixels = torch.zeros(allocation.budget, 1, 3, 1, 1)
-        view = moment_view(pixels, allocation, levels=levels, number=0, seconds=0.0, fps=1.0)
-        order = view.slot.tolist()
-        coarse = torch.zeros(allocation.budget) if levels == "joint" else -allocation.level[0].round()
-        keys = torch.cat([coarse[:, None], allocation.centre[0].flip(-1)], 1).tolist()
-        boxes = allocation.boxes[0].tolist()
-        return ChoiceLayout(
-            {slot: number for number, slot in enumerate(order)},
-            {slot: (row, column) for slot, (row, column) in zip(order, adapter.places(view).token.tolist())},
-            {slot: (keys[slot][0], keys[slot][1], keys[slot][2]) for slot in order},
-            {slot: tuple(boxes[slot]) for slot in order},
-        )
+    row: float
+    column: float
+    key: tuple[float, ...]
+    box: tuple[float, ...]
 
 
-HALF_LIFE = 10.0  # seconds after which a moment is worth half as much
-LEAST_RELEVANCE = 0.02  # of a moment that no question has looked at
+def token_places(adapter: Any, allocation: Allocation) -> dict[int, TokenPlace]:
+    """The used slots of a choice, in reading order: slot → its place.
+
+    adapter: of a Qwen model; allocation: of one image, on the CPU
+    """
+    levels = adapter.trained.levels
+    pixels = torch.zeros(allocation.budget, 1, 3, 1, 1)
+    view = moment_view(pixels, allocation, levels=levels, number=0, seconds=0.0, fps=1.0)
+    coarse = torch.zeros(allocation.budget) if levels == "joint" else -allocation.level[0].round()
+    keys = torch.cat([coarse[:, None], allocation.centre[0].flip(-1)], 1).tolist()
+    boxes = allocation.boxes[0].tolist()
+    return {
+        slot: TokenPlace(row, column, tuple(keys[slot]), tuple(boxes[slot]))
+        for slot, (row, column) in zip(view.slot.tolist(), adapter.places(view).token.tolist())
+    }
 
 
 @dataclass(eq=False)
@@ -95,9 +92,7 @@ class MomentSlots:
     time:      in seconds
     opening, closing: slots of the text before and behind its tokens
     tokens:    slot in the stream → slot in the memory
-    places:    slot in the memory → (row, column), in tokens of the model's grid
-    rank:      slot in the memory → key of the reading order
-    boxes:     slot in the memory → the area that it shows, xyxy in pixels
+    places:    slot in the memory → its place
     number, start: the number of its first token, and the position of that
     relevance: share of the attention that questions have paid to it
     """
@@ -106,16 +101,14 @@ class MomentSlots:
     opening: list[int]
     closing: list[int]
     tokens: dict[int, int] = field(default_factory=dict)
-    places: dict[int, tuple[float, float]] = field(default_factory=dict)
-    rank: dict[int, tuple[float, float, float]] = field(default_factory=dict)
-    boxes: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    places: dict[int, TokenPlace] = field(default_factory=dict)
     number: int = 0
     start: float = 0.0
     relevance: float = 0.0
 
     def visual(self) -> list[int]:
         """Slots of its visual tokens, in reading order."""
-        return sorted(self.places, key=self.rank.__getitem__)
+        return sorted(self.places, key=lambda slot: self.places[slot].key)
 
     def slots(self) -> list[int]:
         """All of its slots, in order."""
@@ -125,7 +118,7 @@ class MomentSlots:
         return len(self.opening) + len(self.places) + len(self.closing)
 
     def worth(self, now: float) -> float:
-        """Recency times relevance."""
+        """What keeps it in the cache: recency times relevance."""
         recency: float = 0.5 ** ((now - self.time) / HALF_LIFE)
         return recency * (LEAST_RELEVANCE + self.relevance)
 
@@ -154,7 +147,7 @@ def lay_out(
         visual = moment.visual()
         columns.append(_text(len(moment.opening), follow))
         follow += len(moment.opening)
-        columns.append(torch.tensor([(0.0, *moment.places[slot]) for slot in visual]).reshape(-1, 3).T + follow)
+        columns.append(torch.tensor([(0.0, *moment.places[slot][:2]) for slot in visual]).reshape(-1, 3).T + follow)
         follow += extent
         columns.append(_text(len(moment.closing), follow))
         follow += len(moment.closing)
@@ -166,9 +159,6 @@ def lay_out(
 def _text(count: int, start: float) -> Tensor:
     """(3, count): positions of text."""
     return (torch.arange(count) + start).float().expand(3, -1)
-
-
-TOWER_SIZES = (16, 32, 48, 64, 96, 128)  # tokens; above the last in multiples of it
 
 
 class TokenEncoder:

@@ -24,7 +24,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.pipeline import Allocator
 from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.conversation import Conversation
-from texturevlm.video.layout import MomentSlots
+from texturevlm.video.layout import MomentSlots, TokenPlace
 from texturevlm.video.sources import Frame, FrameSource, LatestFrames, open_video
 from texturevlm.video.stream import Keyframe, Step, TokenStream
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from texturevlm.allocate.footprints import Box
 
 ANSWER_TOKENS = 64  # tokens of an answer, unless the caller says otherwise
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 MEMORY_TENSORS = ("keys", "turned", "values", "embeds", "position", "order", "live")
 SHARED_OPTIONS = (
     *("budget", "query", "patch", "tile", "keyframe", "hold", "flow", "rate", "fps", "limit", "refresh", "interval"),
@@ -171,7 +171,7 @@ class VideoStream:
             "follow": list(talk.follow),
             "head": [list(talk.head_ids), list(talk.head)],
             "free": list(talk.memory.free),
-            "moments": [asdict(moment) for moment in talk.moments],
+            "moments": [asdict(moment) | {"places": _plain(moment.places)} for moment in talk.moments],
         }
         tensors = {name: getattr(talk.memory, name).clone() for name in MEMORY_TENSORS}
         if talk.shown is not None and talk.allocation is not None:
@@ -193,6 +193,8 @@ class VideoStream:
         talk.head_ids, talk.head = (list(part) for part in numbers["head"])
         talk.follow = (int(numbers["follow"][0]), float(numbers["follow"][1]))
         talk.moments = [MomentSlots(**moment) for moment in numbers["moments"]]
+        for moment in talk.moments:
+            moment.places = {slot: TokenPlace(*place) for slot, place in moment.places.items()}
         talk.frames, talk.evicted, talk.stepped = numbers["shown"], numbers["evicted"], None
         talk.failed = numbers["failed"]
         talk.shown = talk.allocation = None
@@ -271,6 +273,11 @@ def made_for(stream: VideoStream) -> dict[str, Any]:
     return table
 
 
+def _plain(places: Mapping[int, TokenPlace]) -> dict[int, tuple[Any, ...]]:
+    """Places as tuples, so that a file of them holds no class."""
+    return {slot: tuple(place) for slot, place in places.items()}
+
+
 def _named(chosen: Any) -> Any:
     """A value that JSON has, or the name of a function or of a scorer."""
     if chosen is None or isinstance(chosen, (str, int, float)):
@@ -290,7 +297,7 @@ def _model_name(model: Any) -> str:
 
 
 def _is_size(source: Any) -> bool:
-    return isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(one, int) for one in source)
+    return isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(extent, int) for extent in source)
 
 
 def _text(function: str, question: Any) -> str:

@@ -202,7 +202,7 @@ class Rate:
         self.burst, self.saved = 2 * reserve, 2.0 * reserve
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Fill the bucket for the time that passed."""
         self.saved = min(float(self.burst), self.saved + self.per_second * max(0.0, seconds))
 
     def affordable(self, *, cut: bool) -> int:

@@ -203,7 +203,7 @@ class StreamChannels:
     def on_grid(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
         """(1, C, h, w): some channels on a grid of cells."""
         slots = [self.names.index(name) for name in names]
-        level = next((one for one in self.levels if one.shape[2:] == grid), self.levels[0])
+        level = next((level for level in self.levels if level.shape[2:] == grid), self.levels[0])
         return functional.interpolate(level[:, slots], grid, mode="area")
 
     def write(self, maps: Mapping[str, Tensor]) -> None:

@@ -101,8 +101,8 @@ class GpuChannels(StreamChannels):
         """Those of the text channel, which takes longest; directly after `kernels.text`."""
         if "text" in self._reach:
             slot = self.names.index("text")
-            one = [level[:, slot : slot + 1] for level in self.levels]
-            update_marked_cuda(one, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
+            levels = [level[:, slot : slot + 1] for level in self.levels]
+            update_marked_cuda(levels, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
 
     def _run_everywhere(self) -> None:
         """All kernels on the whole frame, with what they keep from frame to frame."""

@@ -81,9 +81,9 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
 def _add_parts(report: Report, stream: VideoStream, frames: list[torch.Tensor], count: int, *, repeats: int) -> None:
     """The parts of a frame, each by itself. count: tokens that a frame takes through the language model"""
     talk, images = stream.conversation, cycle(frames)
-    assert talk is not None and talk.layout is not None
+    assert talk is not None
     step = stream.tokens.step(next(images))
-    slots = list(talk.layout.reading)[:count]  # in reading order
+    slots = list(talk.places)[:count]  # in reading order
     tokens = [slot for moment in talk.moments[::-1] for slot in moment.visual()][:count]
     parts = {
         "frame → patches": lambda: stream.tokens.step(next(images)),
