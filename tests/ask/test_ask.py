@@ -12,7 +12,7 @@ from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import share_budget
 from texturevlm.ask import session as sessions
 from texturevlm.placement import in_slots
 from texturevlm.placement.placement import MIN_CHANCE, joined, place_together
@@ -96,9 +96,9 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
-        return split_budget(textures, relevances, weights=weights, **options)
+        return share_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.placement.placement.split_budget", trading)
+    monkeypatch.setattr("texturevlm.placement.placement.share_budget", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]

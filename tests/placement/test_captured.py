@@ -119,7 +119,7 @@ def test_a_look_takes_few_launches(made, allocator):
 def test_what_can_be_captured(made, monkeypatch):
     """On tensors that pass for a GPU's."""
     image = torch.zeros(1, 3, 64, 64)
-    on_gpu = type("OnGpu", (), {"is_cuda": True, "shape": image.shape})()
+    on_gpu = type("OnGpu", (), {"device": torch.device("cuda"), "shape": image.shape})()
 
     def reason(allocator, budget=9, scorer="none", **options):
         return no_graph_because(
@@ -133,10 +133,8 @@ def test_what_can_be_captured(made, monkeypatch):
     wanted = "relevance 'words' is not made on the GPU alone; scout, prior, channels, none are"
     assert reason("cascade", scorer="words") == wanted
     assert reason("layers", overview=0.2) is None
-    assert (
-        reason("pyramid")
-        == f"allocator 'pyramid' searches on the CPU; {', '.join(name for name in CAPTURABLE if name != 'cascade')} do not"
-    )
+    others = ", ".join(name for name in CAPTURABLE if name != "cascade")
+    assert reason("pyramid") == f"allocator 'pyramid' searches on the CPU; {others} do not"
     assert reason("layers", budget=2000).endswith("searches on the CPU: the kernels take up to 1024 tokens, not 2000")
     assert reason("auto", overview=0.2) is None
     assert "the reference was asked for" in reason("fit", backend="reference")

@@ -154,9 +154,7 @@ def test_a_scorer_of_ones_own(texture):
     relevance = find_relevance(texture, "where?", patch=8, relevance=Corner())
     assert relevance.scorer == "corner" and relevance.asked and relevance.mass[0, 0, 0] > 0.9
     assert not find_relevance(texture, "", patch=8, relevance=Corner()).asked
-    with pytest.raises(
-        TypeError, match=r"(?s)relevance must be a scorer or the name of one, got tensor.*, which has no"
-    ):
+    with pytest.raises(TypeError, match=r"(?s)must be a scorer or the name of one, got tensor.*, which has no"):
         find_relevance(texture, "where?", relevance=torch.ones(1, 2, 2))
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import LEAST, Item
+from texturevlm.allocate.share import spend as share_out
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.frame import Frame, following
@@ -25,10 +26,9 @@ from texturevlm.placement.picture import Picture, prepare
 from texturevlm.relevance import AttentionScorer, Relevance, Scorer, declares, find_scorer
 from texturevlm.relevance.maps import normalised
 from texturevlm.scout import Question
-from texturevlm.types import COLUMNS, Allocation
+from texturevlm.types import COLUMNS, Allocation, Texture
 
 MIN_CHANCE = 0.1  # that a question to several images is about a certain one
-FLOOR = 16  # tokens of an image beside others, as far as the budget has them
 BY_EVIDENCE = "attention"  # the relevance that asks no scorer: the evidence is all there is
 
 
@@ -210,23 +210,23 @@ def spend(
 
     chances: that the question is about each
     """
-    shares = [how.budget]
+    shares, given = [how.budget], dict[str, Any](patch=how.patch, **how.options)
     if len(pictures) > 1:
-        most = [picture.most_tokens for picture in pictures]
-        shares = split_budget(
-            [picture.texture for picture in pictures],
-            maps,
-            budget=how.budget,
-            floor=[min(own, FLOOR, how.budget // len(maps)) for own in most],
-            ceiling=most,
-            patch=how.patch,
-            allocator=how.chooser,
-            weights=chances,
-        )
+        floors = [min(picture.most_tokens, LEAST, how.budget // len(maps)) for picture in pictures]
+        spare = how.budget - sum(floors)  # what the other pictures leave
+        items = [
+            Item(partial(_opened, picture, own), chance, floor, min(picture.most_tokens, floor + spare))
+            for picture, own, chance, floor in zip(pictures, maps, chances, floors)
+        ]
+        shares = share_out(items, budget=how.budget, allocator=how.chooser, **given)
     return [
-        Placement(picture, how.chooser(picture.texture, own, budget=share, patch=how.patch, **how.options), own)
+        Placement(picture, how.chooser(picture.texture, own, budget=share, **given), own)
         for picture, own, share in zip(pictures, maps, shares)
     ]
+
+
+def _opened(picture: Picture, relevance: Relevance) -> tuple[Texture, Relevance]:
+    return picture.texture, relevance
 
 
 def check_budget(budget: int, pictures: int) -> None:
