@@ -5,10 +5,10 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm.ops import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.attention import AttentionOptions
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.bench.attention import AttentionCase, bench_attention
 from texturevlm_lab.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
 from texturevlm_lab.bench.attention_page import WAYS
@@ -66,7 +66,7 @@ def test_the_tower_of_a_bench_is_hooked_for_one_pass():
     model.model.float()
     adapter = adapt(model.model)
     (prepared,) = model.prepare(to_pil(page(1, 96, 128))).images
-    (views,) = adapter.groups(Picture(prepared.texture, own_grid(adapter, prepared.texture)))
+    (views,) = adapter.groups(PromptImage(prepared.texture, own_grid(adapter, prepared.texture)))
     dense = tower_tokens(adapter, views)
     sizes = {"block": 4, "group": 4, "neighbours": 0}
     torch.testing.assert_close(tower_tokens(adapter, views, AttentionOptions(fine=1.0, **sizes)), dense)

@@ -22,7 +22,7 @@ from tests.golden.record import fingerprint, footprints, numbers
 
 TOTAL, DATE = "What is the total?", "What is the date?"
 SHOWN = 8  # first logits
-ANSWER = 6  # tokens
+ANSWER = 4  # tokens
 
 
 # What has no public name.
@@ -39,7 +39,7 @@ def geometry(rows: torch.Tensor, width: int) -> np.ndarray:
 
 def chosen_of(answer: Any) -> tuple[list[Any], list[str]]:
     """The allocations of an Answer with details, and the names of the scorers."""
-    return [own.allocation for own in answer.chosen], [own.relevance.scorer for own in answer.chosen]
+    return [own.given for own in answer.placements], [own.relevance.scorer for own in answer.placements]
 
 
 def client(model: Any = None) -> Any:
@@ -105,8 +105,10 @@ def choose_attended(name: str, **options: Any) -> Any:
 
 def choose_prepared(name: str, *questions: str) -> Any:
     """Several questions about what `prepare` made once."""
+    from texturevlm.relevance import prepare
+
     own = texture(name)
-    ready = tv.prepare(own, patch=32, relevance="scout")
+    ready = prepare(own, patch=32, relevance="scout")
     return [footprints(tv.choose_tokens(own, one, relevance=ready, budget=64)) for one in questions]
 
 
@@ -226,12 +228,6 @@ def ask_about(*names: str, question: Any = TOTAL, **options: Any) -> Any:
     return ask(images if len(images) > 1 else images[0], question, **options)
 
 
-def ask_messages(name: str) -> Any:
-    """A conversation that holds its image."""
-    content = [{"type": "image", "image": PICTURES[name]()}, {"type": "text", "text": TOTAL}]
-    return ask([{"role": "user", "content": content}], None, budget=64)
-
-
 def ask_clip(**options: Any) -> Any:
     return ask(moments(), TOTAL, **{"fps": 1, "budget": 64, **options})
 
@@ -240,12 +236,14 @@ def session(name: str, *questions: str, **options: Any) -> Any:
     """What a session chooses, without an answer."""
     own = reader().prepare(PICTURES[name]())
     given = {"budget": 64, **options}
-    return [footprints(chosen.allocation) for one in questions for chosen in own.choose(one, **given)]
+    return [footprints(placement.given) for one in questions for placement in own.choose(one, **given)]
 
 
 def attached(*names: str, question: str = TOTAL, **options: Any) -> Any:
     """The inputs that the processor of an attached model makes of a chat template."""
-    processor = tv.attach(reader().model, reader().processor.processor, **{"relevance": "scout", "budget": 64, **options})
+    processor = tv.attach(
+        reader().model, reader().processor.processor, **{"relevance": "scout", "budget": 64, **options}
+    )
     content = [{"type": "image", "image": PICTURES[name]()} for name in names]
     conversation = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
     given = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
@@ -342,7 +340,8 @@ def corpus(**options: Any) -> Any:
             half().crop((40, 100 * index, 40 + size[0], 100 * index + size[1])).save(source / f"{index}.png")
         if questions := options.pop("questions", None):
             path = Path(folder) / "questions.jsonl"
-            path.write_text("".join(json.dumps({"key": f"{key}.png", "question": text}) + "\n" for key, text in questions))
+            asked = [json.dumps({"key": f"{key}.png", "question": text}) for key, text in questions]
+            path.write_text("\n".join(asked) + "\n")
             options["questions"] = path
         given = {"relevance": "scout", "budget": 12, "patch": 16, "unit": 4, "workers": 0, "device": "cpu", **options}
         summary = tv.corpus.build(source, out, **given)

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from texturevlm.commands.arguments import counts
-from texturevlm_lab import studies
 from texturevlm_lab.evaluate.markdown import format_interval
 from texturevlm_lab.studies.study import (
     DATA,
@@ -39,7 +38,9 @@ SHARED = (
     "soft_tokens",
     "study",
 )  # no table of their own
-STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
+STUDIES = sorted(
+    path.stem for path in Path(texturevlm_lab.studies.__file__).parent.glob("*.py") if path.stem not in SHARED
+)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -151,6 +152,6 @@ def test_an_interval():
 
 
 def test_the_package_imports_no_study():
-    package = Path(studies.__file__).parents[3] / "texturevlm"
+    package = Path(texturevlm_lab.studies.__file__).parents[3] / "texturevlm"
     sources = package.rglob("*.py")
     assert not [path for path in sources if re.search(r"^\s*(from|import) texturevlm_lab", path.read_text(), re.M)]

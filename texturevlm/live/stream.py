@@ -12,7 +12,7 @@ from texturevlm.check import check_share
 from texturevlm.live.conversation import Conversation
 from texturevlm.live.latest import LatestFrames
 from texturevlm.live.state import StreamState, restore_state, save_state
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.video.frames import Frame, FrameSource
 from texturevlm.video.sources import open_video
 from texturevlm.video.step import Step

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 STEEPNESS = 5.5
+UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 Map = TypeVar("Map", Tensor, np.ndarray)
 
 

@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import hand_out, value_curve
+from texturevlm.allocate.share import Item, spend
 from texturevlm.allocate.value import delivered_scale
-from texturevlm.check import check_count
 from texturevlm.ops.legibility import legibility
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator, TokenConfig
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.maps import normalised
 from texturevlm.sampling import sample
@@ -76,49 +74,50 @@ class _Asked:
 def choose_clip(
     moments: Sequence[Moment],
     question: str = "",
+    how: TokenConfig | None = None,
     *,
-    budget: int,
-    patch: int,
-    allocator: str | Allocator = "auto",
-    relevance: str = "auto",
     device: torch.device | str = "cpu",
     seen: Mapping[float, SeenMoment] | None = None,
 ) -> list[ShownMoment]:
     """The tokens of a video, in the order of time.
 
     moments:   as `keep_moments` found them; fewer are shown if the budget is small
-    budget:    tokens of all moments together
-    relevance: as for `choose_tokens`; auto is the scout where something is asked, because OCR takes seconds per moment
+    how:       its budget is of all moments together; relevance auto is the scout, and none without a question
     seen:      by time, what an earlier look showed; the result is empty if that left nothing to see
     """
-    check_count("clip", "budget", budget, 1)
+    how = (TokenConfig() if how is None else how).check("clip")
+    budget, patch, relevance = how.budget, how.patch, how.relevance
     if not moments:
         raise ValueError("clip: moments must be at least one, got none")
     scorer = ("scout" if question.strip() else "none") if relevance == "auto" else relevance
-    choose = partial(ALLOCATORS[allocator] if isinstance(allocator, str) else allocator, patch=patch)
     kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
-    asked = list(_asked(kept, question, scorer, patch, torch.device(device)))
+    how = replace(how, relevance=scorer, balance=how.weighing(budget / len(kept)))
+    asked = list(_asked(kept, question, how, torch.device(device)))
     if seen:
         total = sum(one.worth for one in asked)
         asked = [_unseen(one, seen, total) for one in asked]
         least = max(NOTHING_LEFT * total, LEAST_WORTH * sum(one.worth for one in asked))
         asked = [one for one in asked if one.worth >= least]
-    curves = []
-    for one in asked:
-        low, texture = min(LEAST_TOKENS, one.most, budget), _texture(one.moment.frames[:1], device)
-        curves.append(value_curve(partial(choose, texture), one.relevance, low, min(one.most, budget), one.worth))
-    shares = hand_out(curves, [one.most for one in asked], budget)
+    if not asked:
+        return []
+    items = [
+        Item(partial(_opened, one, device), one.worth, min(LEAST_TOKENS, one.most, budget), one.most) for one in asked
+    ]
+    shares = spend(items, budget=budget, patch=patch, allocator=how.chooser, **how.options)
+    choose = partial(how.chooser, patch=patch, **how.options)
     return [_shown(one, share, choose, device) for one, share in zip(asked, shares)]
 
 
-def _asked(moments: Sequence[Moment], question: str, scorer: str, patch: int, device: torch.device) -> Iterator[_Asked]:
+def _asked(moments: Sequence[Moment], question: str, how: TokenConfig, device: torch.device) -> Iterator[_Asked]:
     shown: Tensor | None = None
     for moment in moments:
         height, width = moment.frames.shape[2:]
-        known = find_relevance(_texture(moment.frames[:1], device), question, patch=patch, relevance=scorer)
+        known = find_relevance(
+            _texture(moment.frames[:1], device), question, patch=how.patch, relevance=how.relevance, balance=how.balance
+        )
         if shown is None:
             shown = moment.means[-1]
-            yield _Asked(moment, known, 1.0, -(-height // patch) * -(-width // patch))
+            yield _Asked(moment, known, 1.0, -(-height // how.patch) * -(-width // how.patch))
             continue
         changed = changed_tiles(moment.means, shown)
         cells = _on_cells(changed, (height, width), known.grid).to(device)
@@ -130,7 +129,7 @@ def _asked(moments: Sequence[Moment], question: str, scorer: str, patch: int, de
         ink = known.ink & cells
         name = known.scorer if known.asked else "change"  # something is asked for: allocators need not show the rest
         only = replace(known, mass=normalised(mass), ink=ink if bool(ink.any()) else cells, scorer=name)
-        yield _Asked(moment, only, worth, max(1, int(changed.sum()) * MOMENT_TILE**2 // patch**2))
+        yield _Asked(moment, only, worth, max(1, int(changed.sum()) * MOMENT_TILE**2 // how.patch**2))
 
 
 def _unseen(one: _Asked, seen: Mapping[float, SeenMoment], total: float) -> _Asked:
@@ -146,6 +145,10 @@ def _unseen(one: _Asked, seen: Mapping[float, SeenMoment], total: float) -> _Ask
     left = mass * (1 - legibility(one.relevance.legible_scale, scale))
     only = replace(one.relevance, mass=normalised(left), scorer="attention")
     return replace(one, relevance=only, worth=float(left.sum()))
+
+
+def _opened(asked: _Asked, device: torch.device | str) -> tuple[Texture, Relevance]:
+    return _texture(asked.moment.frames[:1], device), asked.relevance
 
 
 def _shown(one: _Asked, share: int, choose: Allocator, device: torch.device | str) -> ShownMoment:

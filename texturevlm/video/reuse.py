@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
+from texturevlm.cuda.graph import can_capture
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import Tokens
@@ -89,7 +90,7 @@ class HeldPatches:
         if self.rate is not None:
             paid = self.rate.pay(need, new, allocation.score[0], cut=cut)
         self.stale = need & ~paid
-        if self.pixels.is_cuda:  # sample all of them: nothing is counted on the host
+        if can_capture(self.pixels.device):  # sample all of them: nothing is counted on the host
             self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))
         elif len(some := paid.nonzero()[:, 0]):
             self.pixels[:, some] = sample(texture, allocation.each(lambda column: column[:, some])).pixels

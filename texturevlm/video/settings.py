@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_size
-from texturevlm.pipeline import Allocator
-from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, find_relevance
+from texturevlm.placement import Allocator
+from texturevlm.placement.captured import no_capture_because
+from texturevlm.relevance import SCORERS, Balance, Relevance, Scorer, check_relevance, find_relevance
 from texturevlm.relevance.scorers import AttentionScorer, EmbeddingScorer
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import BLOCK
@@ -85,17 +85,17 @@ class StreamSettings:
         ):
             if not good:
                 raise ValueError(f"VideoStream: {name} must be {wanted}, got {getattr(self, name)!r}")
-        choices = {"allocator": tuple(ALLOCATORS), "relevance": ("auto", *SCORERS), "flow": FLOW_METHODS, "keep": KEEP}
-        for name, known in choices.items():
-            if isinstance(value := getattr(self, name), str):
-                check_choice("VideoStream", name, value, known)
-        if isinstance(self.allocator, str):
-            own = ALLOCATORS[self.allocator].options
-            if unknown := [name for name in self.options if name not in own]:
-                raise TypeError(
-                    f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
-                    f"({', '.join(own) or 'it has none'})"
-                )
+        for name, known in (("flow", FLOW_METHODS), ("keep", KEEP)):
+            check_choice("VideoStream", name, getattr(self, name), known)
+        if not callable(self.relevance):
+            check_relevance("VideoStream", self.relevance, SCORERS.built_in)
+        own = getattr(ALLOCATORS.find("VideoStream", self.allocator), "options", self.options)
+        unknown = [name for name in self.options if name not in own]
+        if unknown and isinstance(self.allocator, str):
+            raise TypeError(
+                f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
+                f"({', '.join(own) or 'it has none'})"
+            )
         if self.rate is not None and self.encode is not None and self.keep == "exact":
             raise ValueError("VideoStream: rate with a model needs keep='approximate': 'exact' encodes all tokens")
 
@@ -136,5 +136,5 @@ class StreamSettings:
 
     def allocate(self, texture: Texture, relevance: Relevance, tokens: int) -> Allocation:
         """Run the allocator."""
-        allocator = ALLOCATORS[self.allocator] if isinstance(self.allocator, str) else self.allocator
+        allocator = ALLOCATORS.find("VideoStream", self.allocator)
         return allocator(texture, relevance, budget=tokens, patch=self.patch, **self.options)

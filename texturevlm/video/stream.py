@@ -20,7 +20,7 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_share
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.relevance import find_relevance
 from texturevlm.relevance.information import MOST_CELL
 from texturevlm.relevance.maps import cell_level

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from texturevlm.frame import Frame
 from texturevlm.relevance.orientation import find_turn
-from texturevlm.turned import turned_upright, whole_frame
 from texturevlm.types import Texture
 from texturevlm.video.moments import Moment, moment_means
 
 LOOKED_AT = 3  # moments, evenly spread: the angle of a video is the middle one of theirs
 
 
-def upright_moments(moments: Sequence[Moment], turn: float | str) -> list[Moment]:
-    """The moments as they would be if the camera had been upright.
+def upright_moments(moments: Sequence[Moment], turn: float | str) -> tuple[list[Moment], Frame]:
+    """The moments as they would be if the camera had been upright, and the frame of these pictures.
 
     turn: the angle of the text in degrees, or auto: it is found
     """
     angle = _angle(moments) if isinstance(turn, str) else turn
+    height, width = moments[0].frames.shape[2:]
+    frame = Frame.turned((height, width), angle)
     if angle == 0:
-        return list(moments)
+        return list(moments), frame
     found = []
     for moment in moments:
-        texture = Texture((moment.frames.float() / 255,))
-        upright = turned_upright(texture, whole_frame(texture.size, angle)).levels[0]
+        upright = frame.show(Texture((moment.frames.float() / 255,))).levels[0]
         frames = (upright.clamp(0, 1) * 255).round().byte().contiguous()
         found.append(replace(moment, frames=frames, means=moment_means(frames)))
-    return found
+    return found, frame
 
 
 def _angle(moments: Sequence[Moment]) -> float:

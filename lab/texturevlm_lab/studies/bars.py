@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from texturevlm.relevance.maps import UNASKED
 from texturevlm_lab.evaluate.compare import Units, difference, score_names, units
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.results import (
@@ -28,6 +27,7 @@ from texturevlm_lab.evaluate.rows import read_rows
 from texturevlm_lab.studies.study import ROW_FILE, table_main
 
 ALLOCATOR, SCOUT = "auto", "scout"
+UNASKED = ("none", "prior")
 LEGIBLE, LEAD, BEHIND, ASKED_LOSS, UNASKED_LOSS = 0.82, 0.30, -0.02, -0.02, -0.03
 
 

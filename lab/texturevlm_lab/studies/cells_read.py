@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import RUN, Cells
 from texturevlm.allocate.layers import layered, layers, layers_by_kernel
-from texturevlm.allocate.runs import RUN
 from texturevlm.allocate.search import OVERVIEW
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.defaults import BUDGET, PATCH

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.value import cracks, delivered_scale
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference

@@ -15,7 +15,7 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Balance
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.words import WORD_HEIGHT

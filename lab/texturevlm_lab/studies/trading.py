@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import share_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.rebuilding import median_grey
@@ -80,7 +80,8 @@ def measure(
     floor, ceiling, total = max(1, round(FLOOR * budget)), round(CEILING * budget), budget * len(group)
     limits: Any = {"floor": floor, "ceiling": ceiling, "patch": patch, "allocator": choose}
     found = []
-    for sample, texture, own, count in zip(group, textures, maps, split_budget(textures, maps, budget=total, **limits)):
+    shared = share_budget(textures, maps, budget=total, **limits)
+    for sample, texture, own, count in zip(group, textures, maps, (one.budget for one in shared)):
         tokens = dict(zip(SPLITS, (budget, count)))
         chosen = {split: choose(texture, own, budget=count, patch=patch) for split, count in tokens.items()}
         value = {split: float(expected_value(own, allocation)) for split, allocation in chosen.items()}

@@ -23,13 +23,12 @@ from PIL import Image, ImageChops
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH
-from texturevlm.pipeline import choose_tokens
+from texturevlm.frame import QUARTER, as_read, turned_upright, upright_frame
+from texturevlm.placement import choose_tokens
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
-from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
