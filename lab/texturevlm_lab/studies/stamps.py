@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 
 from texturevlm.defaults import PATCH
+from texturevlm.frame import as_read, turn_vectors, turned_upright, whole_frame
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import AttentionScorer
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.asked_page import box_map

@@ -25,6 +25,8 @@ from torch.nn.functional import grid_sample, interpolate
 
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH
+from texturevlm.frame import QUARTER, as_read, turned_upright, upright_frame
+from texturevlm.placement import choose_tokens
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
