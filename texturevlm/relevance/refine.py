@@ -104,7 +104,7 @@ def _look_closer(
     """Score a window by itself and write what is found into its cells."""
     own = prepared.part(window, lambda: Texture((pages.crop(window.level, geometry.box(window)),), COLOURS).mipmapped())
     # A scorer that grades, or brings a map or the words of the whole image, says nothing new about a part of it.
-    whole = declares(scorer, "grades") or scorer.name == "attention" or getattr(scorer, "pages", ())
+    whole = declares(scorer, "grades") or scorer.name == "attention" or bool(getattr(scorer, "pages", ()))
     query, maps = (None, own.maps) if whole else own.query(question, scorer)
     found = balance.weigh(query, maps, own.texture.size)
     top, left, bottom, right = geometry.in_cells(window)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -64,7 +64,8 @@ class Said:
     doubt: float
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Part:
     """A picture of a prompt: the number of its page, from 0, and its tokens."""
 
     index: int
