@@ -7,6 +7,7 @@ literal does not have; a package adds a name with `[project.entry-points."textur
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -25,12 +26,12 @@ def near_miss(name: str, known: Collection[str]) -> str:
 
 @lru_cache(maxsize=None)
 def plug_ins(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name; ValueError if two packages give one name to different things."""
+    """The entry points of a group by name. What two packages call by one name is left out, but for the first."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        known = found.setdefault(point.name, point)
-        if known.value != point.value:
-            raise ValueError(f"{group}: {point.name} must name one thing, got {known.value} and {point.value}")
+        if found.setdefault(point.name, point).value != point.value:
+            got = f"{point.value} beside {found[point.name].value}"
+            warnings.warn(f"{group}: {point.name} must name one thing, got {got}, which stays", stacklevel=2)
     return found
 
 
@@ -78,24 +79,23 @@ class Registry(Mapping[str, T], Generic[T]):
         """Whether a name means something here, although what it names may have to be installed first."""
         return name in self.lab or name in self
 
-    def find(self, function: str, given: Any, *, argument: str | None = None) -> T:
+    def find(self, function: str, given: Any, *, argument: str | None = None, said: str | None = None) -> T:
         """The thing that a caller gives by name or as an object; the error says what there is.
 
         function: that the caller called
         argument: by which it was given, if not by that of the registry
+        said:     what the caller wrote, if it was more than the name
         """
         argument = argument or self.argument
         if not isinstance(given, str):
             if self.fits(given):
                 found: T = given
                 return found
-            raise TypeError(
-                f"{function}: {argument} must be a name or an object that can stand for it, got {given!r:.80}"
-            )
+            raise TypeError(f"{function}: {argument} must be a name, or an object of its kind, got {given!r:.80}")
         if given in self:
             return self._loaded(function, given)
         if given in self.lab:
-            raise ImportError(f"{function}: {argument} {given!r} comes with the lab: {INSTALL}")
+            raise ImportError(f"{function}: {said or f'{argument} {given!r}'} comes with the lab: {INSTALL}")
         known = ", ".join(self)
         raise ValueError(f"{function}: {argument} must be one of {known}, got {given!r:.80}{near_miss(given, self)}")
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE_FOLDER = Path(__file__).parent.parent
-SOURCES: dict[str, Path] = {}  # all sources and headers by file name, which is unique across folders
+# All sources and headers by file name, those of the package and of `add_sources`.
+SOURCES: dict[str, Path] = {}
 HEADERS: dict[str, Path] = {}
 DIGEST_BYTES = 32
 
@@ -23,25 +24,27 @@ INCLUDE = re.compile(r'#include "([^"]+)"')
 
 
 def add_sources(folder: Path) -> None:
-    """Let the sources (.cu) and headers (.cuh) below a folder be compiled by their file names."""
-    for known, ending in ((SOURCES, "*.cu"), (HEADERS, "*.cuh")):
-        for path in sorted(folder.rglob(ending)):
+    """Let kernels in a folder, and below it, be found by their file names, as those of the package are.
+
+    folder: of another package. ValueError if a name is taken: a kernel would be compiled in the place of another
+    """
+    for known, pattern in ((SOURCES, "*.cu"), (HEADERS, "*.cuh")):
+        for path in sorted(folder.rglob(pattern)):
             if known.setdefault(path.name, path) != path:
-                raise ValueError(f"add_sources: {path} must have a name of its own, got that of {known[path.name]}")
-
-
-add_sources(PACKAGE_FOLDER)
+                raise ValueError(
+                    f"add_sources: folder must bring names of its own, got {path} beside {known[path.name]}"
+                )
 
 
 def read_source(name: str) -> str:
-    """The text of a source or header by its file name."""
+    """The text of a source or header."""
     return (SOURCES.get(name) or HEADERS[name]).read_text(encoding="utf-8")
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
     """The cubin of a source for a GPU architecture ("sm_90"), from the cache if possible."""
-    headers = {name: read_source(name) for name in HEADERS}
     code = read_source(source)
+    headers = _included(code)
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in sorted(definitions.items())]
     everything = "\0".join([code, *headers.values(), *options, str(nvrtc_version())])
@@ -53,6 +56,17 @@ def compile_source(source: str, architecture: str, definitions: dict[str, int]) 
         if entry:
             _write_entry(entry, cubin)
     return cubin
+
+
+def _included(code: str) -> dict[str, str]:
+    """The text of each header that a source includes, at any depth: others, of other packages, change no binary."""
+    found: dict[str, str] = {}
+    left = INCLUDE.findall(code)
+    while left:
+        if (name := left.pop()) not in found:
+            found[name] = read_source(name)
+            left += INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
 
 
 def cache_folder() -> Path | None:
@@ -119,3 +133,6 @@ def _nvrtc(name: str, code: str, headers: dict[str, str], options: list[str]) ->
         return cubin
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+add_sources(PACKAGE_FOLDER)
