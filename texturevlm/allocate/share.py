@@ -134,8 +134,8 @@ def share_budget(
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
     images, spare = list(zip(textures, relevances)), budget - sum(floors)
     items = [
-        Item(lambda image=image: image, weight, low, min(high, low + spare))  # what the other images leave
-        for image, weight, low, high in zip(images, weights, floors, ceilings)
+        Item(partial(images.__getitem__, index), weight, low, min(high, low + spare))  # what the other images leave
+        for index, (weight, low, high) in enumerate(zip(weights, floors, ceilings))
     ]
     shares = spend(items, budget=budget, patch=patch, allocator=choose, **options)
     return [choose(*image, budget=share, patch=patch, **options) for image, share in zip(images, shares)]
