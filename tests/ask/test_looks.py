@@ -9,7 +9,7 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
-from texturevlm.vlm.finer import Finer
+from texturevlm.placement.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION

@@ -5,10 +5,10 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm.ops import hierarchical_attention
 from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.attention import AttentionOptions
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.bench.attention import AttentionCase, bench_attention
 from texturevlm_lab.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
 from texturevlm_lab.bench.attention_page import WAYS
@@ -29,7 +29,7 @@ def test_a_quick_run():
     assert page == list(WAYS) and "hierarchical, 10% fine, the tower in windows" in page
     assert ("page of 80 visual tokens, 4B model", "vision tower alone, window") in by
     later = [row.by for row in report.rows if row.work == "page of 80 visual tokens, 4B model, each further token"]
-    dense_tower = [by for by, way in WAYS.items() if way.tower is None]
+    dense_tower = [by for by, hooks in WAYS.items() if not any(one.name == "tower_attention" for one in hooks)]
     reason = "no graph: graphs are for a GPU, and this runs on cpu"
     assert later == [name for by in dense_tower for name in (by, f"{by}, {reason}")]
     (counted,) = [note for note in report.notes if note.startswith("Operations of PyTorch per further token")]
@@ -66,7 +66,7 @@ def test_the_tower_of_a_bench_is_hooked_for_one_pass():
     model.model.float()
     adapter = adapt(model.model)
     (prepared,) = model.prepare(to_pil(page(1, 96, 128))).images
-    (views,) = adapter.groups(Picture(prepared.texture, own_grid(adapter, prepared.texture)))
+    (views,) = adapter.groups(PromptImage(prepared.texture, own_grid(adapter, prepared.texture)))
     dense = tower_tokens(adapter, views)
     sizes = {"block": 4, "group": 4, "neighbours": 0}
     torch.testing.assert_close(tower_tokens(adapter, views, AttentionOptions(fine=1.0, **sizes)), dense)

@@ -11,11 +11,10 @@ from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
 from texturevlm.ask import VLM, prompted
-from texturevlm.reduce import steps_of
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.finer import Finer
 from texturevlm_lab.evaluate import answering
 from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
@@ -37,6 +36,8 @@ from texturevlm_lab.evaluate.conditions import (
 )
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm_lab.rivals import steps_of
+from texturevlm_lab.rivals.hooks.hook import TokenReduction
 from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
@@ -264,7 +265,7 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
     texture = Texture.open(Image.open(samples[0].image).convert("RGB"))
     allocation = own_grid(adapter, texture)
     prompts = [prompted.chosen_prompt(adapter, "Where?", [texture], [allocation])] * 3
-    options = {"reduce": steps_of("eval", method, 3)}
+    options = {"hooks": (TokenReduction(steps=steps_of("eval", method, 3)),)}
     found = prompted.log_likelihoods(adapter, prompts, ["1", "19", "1alpha"], **options)
     assert [one[0] for one in found] == pytest.approx([found[0][0]] * 3, abs=1e-4)
     assert found[0][0] != pytest.approx(prompted.log_likelihoods(adapter, prompts[:1], ["1"])[0][0], abs=1e-4)

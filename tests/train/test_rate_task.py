@@ -8,8 +8,8 @@ import torch
 
 from tests.evaluate.folders import write_folder
 from texturevlm.ask import load_vlm
-from texturevlm.reduce import ReduceStep, steps_of
-from texturevlm.reduce.dyrate import statistics
+from texturevlm_lab.rivals import ReduceStep, steps_of
+from texturevlm_lab.rivals.dyrate import statistics
 from texturevlm_lab.train import rate_task
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit
@@ -67,7 +67,7 @@ def test_what_is_needed_follows_from_the_tolerance(asked_pages, tiny_model, tole
 def test_a_given_answer_is_given_again(asked_pages, tiny_model):
     """With all tokens: the same logits; with few of them: the same answer and other logits."""
     from texturevlm.ask.prompted import chosen_prompt
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import choose_tokens
     from texturevlm.types import Texture
 
     vlm = load_vlm(tiny_model, budget=16, device="cpu")

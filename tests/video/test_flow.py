@@ -4,7 +4,6 @@ import torch
 from tests.video.moving import scene, with_box
 from texturevlm.channels.structure import luma
 from texturevlm.video.carry import MAX_TRUSTED, find_flow, warp
-from texturevlm_lab.studies.video_measures import METHODS
 
 SIZE = (96, 128)
 

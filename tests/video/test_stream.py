@@ -90,7 +90,7 @@ def test_a_question_is_not_asked_again_of_a_still_scene():
 
 
 def test_every_frame_a_keyframe_is_the_ordinary_pipeline():
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import choose_tokens
 
     one = stream(keyframe=1)
     for frame in crossing(SIZE, 3):

@@ -68,7 +68,7 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
         assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
 
 
-def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
+def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look(captured_on_cpu):
     size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
     one, asked = TokenStream(size, 12, patch=16, relevance="none", keyframe=1000), []
     allocate = one.choice.allocate

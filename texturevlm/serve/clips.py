@@ -62,7 +62,7 @@ def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -
     """What `POST /api/clip` answers."""
     options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
     # As `choose_clip` has it, `auto` is the scout: OCR takes seconds per moment.
-    name = how.scorer if how.scorer in SCORERS else QUICK if how.question.strip() else "none"
+    name = how.scorer if how.scorer in SCORERS.clients else QUICK if how.question.strip() else "none"
     options["relevance"] = KeptScorer(find_scorer("clip", name, how.question), upload.readings, stop)
     shown = {one.time: one for one in choose_clip(upload.moments, how.question, **options)}
     stop.check()

@@ -22,17 +22,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import hand_out, value_curve
+from texturevlm.allocate.share import Item, spend
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
+from texturevlm.frame import Frame
 from texturevlm.ops.legibility import legibility
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import TokenConfig
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.maps import normalised
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.sampling import sample
-from texturevlm.turned import turned_upright, whole_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import CHANGED, MEAN_BLOCK, block_means, largest_per_tile, pixel_mask, tiles_on_cells
 
@@ -134,21 +133,22 @@ def _worth(kept: list[Moment], index: int) -> float:
     return (shares[-1] + min(shares)) * (kept[index + 1].time - kept[index - 1].time)
 
 
-def upright_moments(moments: Sequence[Moment], turn: float | str) -> list[Moment]:
-    """The moments as they would be if the camera had been upright: all of them turned by one angle.
+def upright_moments(moments: Sequence[Moment], turn: float | str) -> tuple[list[Moment], Frame]:
+    """The moments as they would be if the camera had been upright, all turned by one angle; and their frame.
 
     turn: the angle of the text in degrees, or auto: it is found
     """
     angle = _angle(moments) if isinstance(turn, str) else turn
+    height, width = moments[0].frames.shape[2:]
+    frame = Frame.turned((height, width), angle)
     if angle == 0:
-        return list(moments)
+        return list(moments), frame
     found = []
     for moment in moments:
-        texture = Texture((moment.frames.float() / 255,))
-        upright = turned_upright(texture, whole_frame(texture.size, angle)).levels[0]
+        upright = frame.show(Texture((moment.frames.float() / 255,))).levels[0]
         frames = (upright.clamp(0, 1) * 255).round().byte().contiguous()
         found.append(Moment(frames, moment.time, block_means(frames.float())))
-    return found
+    return found, frame
 
 
 def _angle(moments: Sequence[Moment]) -> float:
@@ -195,46 +195,46 @@ class _Part:
     worth: float
     most: int
 
+    def opened(self, device: torch.device | str) -> tuple[Texture, Relevance]:
+        return self.moment.texture(device), self.relevance
+
 
 def choose_clip(
     moments: Sequence[Moment],
     question: str = "",
+    how: TokenConfig | None = None,
     *,
-    budget: int,
-    patch: int,
-    allocator: str | Allocator = "auto",
-    relevance: str = "auto",
     device: torch.device | str = "cpu",
     seen: Mapping[float, MomentEvidence] | None = None,
 ) -> list[MomentTokens]:
     """The tokens of a video, in the order of time.
 
     moments:   as `keep_moments` found them; fewer are shown if the budget is small
-    budget:    tokens of all moments together
-    relevance: as for `choose_tokens`; auto is the scout where something is asked, because OCR takes seconds per moment
+    how:       its budget is of all moments together; relevance auto is the scout, and none without a question
     seen:      by time, what an earlier look showed; the result is empty if that left nothing to see
     """
-    check_count("clip", "budget", budget, 1)
+    how = (TokenConfig() if how is None else how).check("clip")
     if not moments:
         raise ValueError("clip: moments must be at least one, got none")
-    scorer = ("scout" if question.strip() else "none") if relevance == "auto" else relevance
-    choose = partial(ALLOCATORS[allocator] if isinstance(allocator, str) else allocator, patch=patch)
-    kept = thinned(list(moments), max(1, budget // LEAST_TOKENS))
-    parts = list(_parts(kept, question, scorer, patch, torch.device(device)))
+    scorer = ("scout" if question.strip() else "none") if how.relevance == "auto" else how.relevance
+    kept = thinned(list(moments), max(1, how.budget // LEAST_TOKENS))
+    how = replace(how, relevance=scorer, balance=how.weighing(how.budget / len(kept)))
+    parts = list(_parts(kept, question, how, torch.device(device)))
     if seen:
         total = sum(part.worth for part in parts)
         parts = [_unseen(part, seen, total) for part in parts]
         least = max(NOTHING_LEFT * total, LEAST_WORTH * sum(part.worth for part in parts))
         parts = [part for part in parts if part.worth >= least]
-    return [_sampled(part, found, device) for part, found in zip(parts, _spent(parts, budget, choose, device))]
+    return [_sampled(part, found, device) for part, found in zip(parts, _spent(parts, how, device))]
 
 
-def _parts(moments: Sequence[Moment], question: str, scorer: str, patch: int, device: torch.device) -> Iterator[_Part]:
+def _parts(moments: Sequence[Moment], question: str, how: TokenConfig, device: torch.device) -> Iterator[_Part]:
     """The first moment as a whole, the others as far as they differ from what was shown."""
+    patch, by = how.patch, how.relevance
     shown: Tensor | None = None
     for moment in moments:
         height, width = moment.frames.shape[2:]
-        known = find_relevance(moment.texture(device), question, patch=patch, relevance=scorer)
+        known = find_relevance(moment.texture(device), question, patch=patch, relevance=by, balance=how.balance)
         if shown is None:
             shown = moment.means[-1]
             yield _Part(moment, known, 1.0, -(-height // patch) * -(-width // patch))
@@ -268,20 +268,29 @@ def _unseen(part: _Part, seen: Mapping[float, MomentEvidence], total: float) -> 
     return replace(part, relevance=only, worth=float(left.sum()))
 
 
-def _spent(parts: Sequence[_Part], budget: int, choose: Allocator, device: torch.device | str) -> Iterator[Allocation]:
+def _spent(parts: Sequence[_Part], how: TokenConfig, device: torch.device | str) -> Iterator[Allocation]:
     """The allocation of each part: all that it can use where the budget is enough, else its share by expected value.
 
-    What was chosen to find the shares is kept, and chosen again only for a share that was not tried.
+    What was placed to find the shares is kept, and placed again only for a share that was not tried.
     """
-    shares, tried = [min(part.most, budget) for part in parts], [dict[int, Allocation]() for _ in parts]
-    if sum(shares) > budget:
-        curves = []
-        for part, most, own in zip(parts, shares, tried):
-            kept = _keeping(partial(choose, part.moment.texture(device)), own)
-            curves.append(value_curve(kept, part.relevance, min(LEAST_TOKENS, most), most, part.worth))
-        shares = hand_out(curves, [part.most for part in parts], budget)
-    for part, share, own in zip(parts, shares, tried):
-        yield own.get(share) or choose(part.moment.texture(device), part.relevance, budget=share)
+    tried: dict[tuple[int, int], Allocation] = {}
+
+    def choose(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
+        found = tried[id(relevance), budget] = how.chooser(
+            texture, relevance, budget=budget, patch=patch, **how.options
+        )
+        return found
+
+    shares = [min(part.most, how.budget) for part in parts]
+    if sum(shares) > how.budget:
+        items = [
+            Item(partial(part.opened, device), part.worth, min(LEAST_TOKENS, most), most)
+            for part, most in zip(parts, shares)
+        ]
+        shares = spend(items, budget=how.budget, patch=how.patch, allocator=choose)
+    for part, share in zip(parts, shares):
+        found = tried.get((id(part.relevance), share))
+        yield found or choose(*part.opened(device), budget=share, patch=how.patch)
 
 
 def _sampled(part: _Part, allocation: Allocation, device: torch.device | str) -> MomentTokens:
@@ -289,13 +298,3 @@ def _sampled(part: _Part, allocation: Allocation, device: torch.device | str) ->
     texture = part.moment.texture(device, len(part.moment.frames))
     read = sample(texture, allocation.each(lambda column: column.expand(texture.batch, *column.shape[1:])))
     return MomentTokens(part.moment.time, allocation, part.relevance, read.pixels.transpose(0, 1).contiguous())
-
-
-def _keeping(choose: Allocator, tried: dict[int, Allocation]) -> Allocator:
-    """An allocator of one image that keeps what it chose in `tried`, by budget."""
-
-    def kept(relevance: Relevance, *, budget: int) -> Allocation:
-        tried[budget] = choose(relevance, budget=budget)
-        return tried[budget]
-
-    return kept

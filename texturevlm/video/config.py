@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.capture import no_capture_because
 from texturevlm.channels import DenseEncoder, Projection, resolve
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator, Finer, TokenConfig
+from texturevlm.placement.captured import no_capture_because
 from texturevlm.relevance import (
     SCORERS,
     AttentionScorer,
@@ -26,6 +26,7 @@ from texturevlm.relevance import (
     Prepared,
     Relevance,
     Scorer,
+    check_relevance,
     find_scorer,
 )
 from texturevlm.types import Allocation, Texture
@@ -43,6 +44,7 @@ class StreamConfig:
     relevance: a scorer or its name, as for `choose_tokens`, but `auto` is none without a question; or a function of a
                Texture that returns a Relevance on the grid of `find_relevance`. A scorer that reads channels
                (`channels`, `embedding`) gets those of the stream
+    finer:     how many times as finely as OCR print must be shown, by budgets; a VideoStream has its model's
     patch:     side of a token in samples
     query:     a question; asked at every keyframe, its answer carried in between
     channels:  a preset or names of channels to keep beside the colours
@@ -65,6 +67,7 @@ class StreamConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     relevance: str | Scorer | Callable[[Texture], Relevance] = RELEVANCE
     balance: Balance = field(default_factory=Balance)
+    finer: Finer = field(default_factory=Finer)
     patch: int = PATCH
     query: str = ""
     channels: str | Sequence[str] = ()
@@ -104,16 +107,23 @@ class StreamConfig:
         ):
             if not good:
                 raise ValueError(f"VideoStream: {name} must be {wanted}, got {getattr(self, name)!r}")
-        for name, known in {"allocator": ALLOCATORS, "relevance": ("auto", *SCORERS), "flow": FLOWS}.items():
-            if isinstance(value := getattr(self, name), str):
-                check_choice("VideoStream", name, value, known)
-        if isinstance(self.allocator, str):
-            own = ALLOCATORS[self.allocator].options
-            if unknown := [name for name in self.options if name not in own]:
-                raise TypeError(
-                    f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
-                    f"({', '.join(own) or 'it has none'})"
-                )
+        if isinstance(self.flow, str):
+            check_choice("VideoStream", "flow", self.flow, FLOWS)
+        if isinstance(self.relevance, str):
+            check_relevance("VideoStream", self.relevance, SCORERS.built_in)
+        own = getattr(ALLOCATORS.find("VideoStream", self.allocator), "options", self.options)
+        if unknown := [name for name in self.options if name not in own]:
+            raise TypeError(
+                f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
+                f"({', '.join(own) or 'it has none'})"
+            )
+
+    @property
+    def tokens(self) -> TokenConfig:
+        """How the tokens of a frame are placed, but for the relevance."""
+        return TokenConfig(
+            self.budget, self.allocator, balance=self.balance, finer=self.finer, patch=self.patch, options=self.options
+        )
 
     @property
     def models(self) -> dict[str, Any]:
@@ -131,8 +141,6 @@ class StreamConfig:
 
     def capturable(self, size: tuple[int, int]) -> bool:
         """Whether the allocator only launches kernels for frames of a size, so that a CUDA graph can capture it."""
-        if not isinstance(self.allocator, str):
-            return False
         return no_capture_because(self.allocator, size, self.patch, self.budget, dict(self.options)) is None
 
     def score(self, texture: Texture, channels: Texture | None, box_map: Tensor | None) -> Relevance:
@@ -146,7 +154,7 @@ class StreamConfig:
         scorer = find_scorer("VideoStream", self._scorer(), self.query) if box_map is None else AttentionScorer(box_map)
         if channels is not None and hasattr(scorer, "prepare_with"):
             known.keep(scorer, scorer.prepare_with(texture, channels))
-        return known.find(self.query, scorer=scorer, balance=self.balance)
+        return known.find(self.query, scorer=scorer, balance=self.tokens.weighing(self.budget))
 
     def _scorer(self) -> str | Scorer:
         """The scorer or its name, with the models that were given."""
@@ -160,5 +168,4 @@ class StreamConfig:
 
     def allocate(self, texture: Texture, relevance: Relevance, tokens: int) -> Allocation:
         """So many tokens by the allocator."""
-        allocator = ALLOCATORS[self.allocator] if isinstance(self.allocator, str) else self.allocator
-        return allocator(texture, relevance, budget=tokens, patch=self.patch, **self.options)
+        return self.tokens.chooser(texture, relevance, budget=tokens, patch=self.patch, **self.options)

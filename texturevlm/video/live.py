@@ -21,7 +21,7 @@ from torch import Tensor
 
 from texturevlm.ask import VLM
 from texturevlm.defaults import ALLOCATOR, BUDGET
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.conversation import Conversation
 from texturevlm.video.layout import MomentSlots, TokenPlace
@@ -105,7 +105,8 @@ class VideoStream:
         if model is not None:
             if not isinstance(model, VLM):
                 raise TypeError(f"VideoStream: model must be a VLM (tv.load_vlm), got {type(model).__name__}")
-            options = {"patch": model.adapter.side, "device": model.device, **options}
+            own = {"patch": model.adapter.side, "finer": model.adapter.trained.finer, "device": model.device}
+            options = {**own, **options}
         self.source: FrameSource | None = None
         self._latest: LatestFrames | None = None
         self._frames: Iterator[Frame] = iter(())

@@ -24,7 +24,7 @@ from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_share, check_size
 from texturevlm.defaults import ALLOCATOR, BUDGET
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.information import MOST_CELL
 from texturevlm.relevance.maps import cell_level

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
-from texturevlm.capture import CompiledChooser, compile
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
+from texturevlm.placement.captured import CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.cascade import cascade
 from texturevlm_lab.bench.baselines import patch_at_a_time, plain_cascade, plain_pytorch
 from texturevlm_lab.bench.pictures import SIDE, page, photograph
 from texturevlm_lab.bench.report import Report, Row, begin

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from texturevlm.ops import hierarchical_attention
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
 
 BLOCK_SIZE = 64
 PEAK = 60.0  # by which a query's score with the keys of its block exceeds that with others, before the scale

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from texturevlm.ask import VLM
 from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.attention import AttentionOptions
-from texturevlm.vlm.attention.tower import TowerAttention
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.tower import TowerAttention
 from texturevlm_lab.bench.attention_error import relative_error
 
 ROWS: Sequence[dict[str, Any]] = (
@@ -29,7 +29,7 @@ def tower_notes(model: VLM, image: Any, *, block: int) -> list[str]:
     """A table of the report: the relative error of the tokens that the language model gets."""
     adapter = adapt(model.model)
     (prepared,) = model.prepare(image).images
-    (views,) = model.adapter.groups(Picture(prepared.texture, own_grid(model.adapter, prepared.texture)))
+    (views,) = model.adapter.groups(PromptImage(prepared.texture, own_grid(model.adapter, prepared.texture)))
     patches = sum(map(len, views)) * adapter.merge**2
     dense = tower_tokens(adapter, views)
     lines = [

@@ -12,11 +12,11 @@ from torch import Tensor
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_about
 from texturevlm.draw import to_pil
-from texturevlm.ops import BlockLayout, hierarchical_attention
-from texturevlm.ops.block_layout import FINE
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.attention.token_order import visual_order
 from texturevlm.vlm.loops import query_and_key
+from texturevlm_lab.attention.block_layout import FINE, BlockLayout
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
+from texturevlm_lab.attention.token_order import visual_order
 from texturevlm_lab.bench.attention_error import dense_attention, relative_error
 from texturevlm_lab.bench.attention_tower import tower_notes
 from texturevlm_lab.bench.pictures import page

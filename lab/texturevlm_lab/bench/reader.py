@@ -13,9 +13,9 @@ import torch
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.pretrained import PlainProcessor
-from texturevlm.capture import compile as capture
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.draw import to_pil
+from texturevlm.placement import compile as capture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report, begin

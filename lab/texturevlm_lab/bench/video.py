@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
-from texturevlm.cuda.graph import Replay
+from texturevlm.cuda.graph import Replay, can_capture
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
+from texturevlm.placement.captured import CompiledChooser
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import Step, StreamConfig
@@ -82,7 +82,7 @@ def _channels(report: Report, clip: Clip) -> None:
         last.copy_(frame)
         return built.levels
 
-    captured = Replay(anew, [clip.frames[0]]) if last.is_cuda else None
+    captured = Replay(anew, [clip.frames[0]]) if can_capture(last.device) else None
     follow, _ = _follower(clip, channels=LAYERS)
     what = "texture and fast channels"
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, faster=CHANNELS_FASTER)
@@ -96,7 +96,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
         return sample(texture, choose_tokens(texture, budget=budget, allocator=CAPTURABLE, relevance="none"))
 
     captured = None
-    if clip.frames[0].is_cuda:
+    if can_capture(clip.frames[0].device):
         captured = CompiledChooser(budget, CAPTURABLE, patch=PATCH, relevance="none")
     follow = _stream(clip, budget, PATCH).step
     what = f"frame → {budget} patches"

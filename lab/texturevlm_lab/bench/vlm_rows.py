@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.captured import FixedBudget

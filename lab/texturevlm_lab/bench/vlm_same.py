@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from texturevlm.ask.choose import in_slots
-from texturevlm.capture import compile as capture
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
+from texturevlm.placement import compile as capture
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget, TowerOutput

@@ -113,13 +113,12 @@ def _guessed(format: str, source: str) -> str:
 
 def _check_names(options: argparse.Namespace) -> None:
     """Before slow work begins."""
-    from texturevlm.allocate import ALLOCATORS as KNOWN
+    from texturevlm.allocate import ALLOCATORS
     from texturevlm.check import check_choice
-    from texturevlm.reduce import METHODS
-    from texturevlm.relevance import SCORERS
-    from texturevlm.relevance.named import BY_HAND
+    from texturevlm.relevance import check_relevance
     from texturevlm_lab.evaluate.answers import ANSWER_METRICS
     from texturevlm_lab.evaluate.conditions import INPUT_KINDS
+    from texturevlm_lab.rivals import METHODS
 
     if options.texts is not None and options.texts.is_dir():
         raise ValueError(f"--texts must be a file, got the folder {options.texts}")
@@ -127,11 +126,10 @@ def _check_names(options: argparse.Namespace) -> None:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     for name in options.metrics or ():
         check_choice("eval", "--metrics", name, ANSWER_METRICS)
-    scorers = ["auto", *(name for name in SCORERS if name not in BY_HAND), "model"]
     for name in options.allocators or ():
-        check_choice("eval", "--allocators", name, KNOWN)
+        ALLOCATORS.find("eval", name, argument="--allocators")
     for name in options.relevance or ():
-        check_choice("eval", "--relevance", name, scorers)
+        check_relevance("eval", name, ("model",), "--relevance")
     if options.reduce == [ALL]:
         options.reduce = list(METHODS)
     for name in options.reduce or ():
@@ -213,12 +211,12 @@ def _answered(name: str, data: "Data", options: argparse.Namespace) -> tuple[Any
 
 def _check_model(options: argparse.Namespace) -> None:
     """What the model's config says it cannot do is refused before its weights are read."""
-    from texturevlm.ask.options import check_context, check_family_looks
+    from texturevlm.ask.config import check_context, check_family_looks
     from texturevlm.ask.pretrained import find
     from texturevlm.check import check_choice
-    from texturevlm.reduce import steps_of
-    from texturevlm.vlm import check_reducible
     from texturevlm.vlm.families import FAMILIES
+    from texturevlm_lab.rivals import steps_of
+    from texturevlm_lab.rivals.hooks.reducible import check_reducible
 
     config = find(options.model, device=options.device, dtype=options.dtype).config
     family = FAMILIES[config.model_type][0]

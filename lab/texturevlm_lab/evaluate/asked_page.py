@@ -12,12 +12,10 @@ from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.attended import COARSE_VIEW, attended, overview
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
-from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.placement import choose_tokens
+from texturevlm.relevance import AttentionScorer, Relevance, find_scorer, reads_question
 from texturevlm.types import Allocation
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.own_input import OwnInput
@@ -89,7 +87,7 @@ class AskedPage:
 
     def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
         """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
-        key = "" if relevance in UNASKED else question, relevance
+        key = question if reads_question(relevance) else "", relevance
         if key not in self._relevance and relevance == "model":
             images = [self.prepared]
             seen = overview(images, COARSE_VIEW)
@@ -106,7 +104,7 @@ class AskedPage:
 
     def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
         """The tokens for a question."""
-        key = "" if relevance in UNASKED else question, allocator, relevance, budget
+        key = question if reads_question(relevance) else "", allocator, relevance, budget
         if key not in self._chosen:
             self._chosen[key] = self._choose(self.relevance(question, relevance, budget), allocator, budget)
         return self._chosen[key]

@@ -24,7 +24,7 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance.scorers import ScoutScorer
 from texturevlm.scout import Scout

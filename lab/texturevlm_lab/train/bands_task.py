@@ -22,12 +22,12 @@ from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.ops.pyramid import laplacian_pyramid
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.types import Texture
-from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
+from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table
 from texturevlm_lab.train.held_images import TOGETHER, held_images

@@ -20,13 +20,14 @@ from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
 from texturevlm.check import check_count
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.reduce import Context, ReduceStep
-from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
 from texturevlm.types import Texture
-from texturevlm.vlm import check_reducible, reduced
 from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.rivals import Context, ReduceStep
+from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
+from texturevlm_lab.rivals.hooks.reducing import reduced
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.held_images import held_images
 
