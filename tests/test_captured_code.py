@@ -138,8 +138,8 @@ def test_other_questions_to_a_captured_model(captured_on_cpu, family, how):
 def stream(**options):
     given = {
         "query": "", "relevance": "none", "balance": Balance(), "patch": 16, "channels": (), "tile": 32, "keyframe": 2,
-        "hold": 0.0, "flow": "none", "rate": None, "fps": 25.0, "limit": 64, "refresh": 4, "interval": 1.0, "feedback": 0.1,
-        "finer": Finer(), "device": "cpu", "encoder": None, "projection": None, **options,
+        "hold": 0.0, "flow": "none", "rate": None, "fps": 25.0, "limit": 64, "refresh": 4, "interval": 1.0,
+        "feedback": 0.1, "finer": Finer(), "device": "cpu", "encoder": None, "projection": None, **options,
     }  # fmt: skip
     assert {*given} == {one.name for one in fields(StreamConfig)} - {"budget", "allocator", "options"}
     return TokenStream(SIZE, 12, "auto", **given)
