@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from texturevlm.ask.prepared import PreparedImage
 from torch import Tensor
 
 from texturevlm.defaults import PATCH
