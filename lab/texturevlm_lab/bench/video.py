@@ -28,10 +28,11 @@ from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm_lab.bench.clips import TILE, Clip, clips
-from texturevlm_lab.bench.report import Report, Row, begin
+from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing
-from texturevlm_lab.bench.vlm_theirs import random_model
+from texturevlm_lab.bench.vlm_model import random_model
 
+TITLE = "Video"
 FULL_HD, SMALL = (1080, 1920), (270, 480)
 FRAMES, QUICK_FRAMES = 60, 5
 SKIPPED = 3  # first frames, not counted
@@ -44,10 +45,10 @@ SLOWER = 1.1  # times, at most, where everything changes
 FrameWork = Callable[[Tensor], object]
 
 
-def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
-    report = begin(__name__, "Video" + (", small frames" if quick else ""), device, quick)
-    small = quick or report.device == "cpu"
+def bench(report: Report) -> None:
+    """Time every stage on every clip; a quick run takes small frames, few of them, and a small model."""
+    quick, small = report.quick, report.quick or report.device == "cpu"
+    report.title += ", small frames" if quick else ""
     fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
     for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):
         _texture(report, clip)
@@ -62,7 +63,6 @@ def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
         "Texture alone has no bar: to compare two frames reads as much as to shrink one does.  ",
         f"channels: {', '.join(LAYERS)}. Tokens by {CAPTURABLE}.  ",
     ]
-    return report
 
 
 def _texture(report: Report, clip: Clip) -> None:

@@ -20,8 +20,7 @@ from torch.nn import functional
 from texturevlm.ask import load_vlm
 from texturevlm.ops import BlockLayout, DeviceTexture, KeyValueTexture, hierarchical_attention, lookup, mipmap
 from texturevlm.ops.key_value_texture import KeyValueLevel, block_means
-from texturevlm_lab.bench.attention_error import dense_attention, relative_error
-from texturevlm_lab.bench.attention_trained import Layers, attention_inputs
+from texturevlm_lab.bench.attention_error import Layers, attention_inputs, dense_attention, relative_error
 from texturevlm_lab.bench.timing import Work, device_warm
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.studies.study import MODEL, provenance, study_main

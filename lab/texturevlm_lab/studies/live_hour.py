@@ -22,8 +22,7 @@ from texturevlm.check import check_count
 from texturevlm.live import VideoStream
 from texturevlm.live.conversation import Conversation
 from texturevlm.progress import Progress
-from texturevlm_lab.bench.vlm_file import asked_model
-from texturevlm_lab.bench.vlm_theirs import random_model
+from texturevlm_lab.bench.vlm_model import asked_model, random_model
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.studies.study import command_line, provenance, versions, write_study
