@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image, ImageOps
@@ -24,6 +25,7 @@ from texturevlm.vlm.own_input import OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)
+Found = TypeVar("Found")
 
 
 class AskedPage:
@@ -35,11 +37,12 @@ class AskedPage:
 
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
-        self._own: dict[int | None, OwnInput] = {}
-        self._relevance: dict[tuple[str, str], Relevance] = {}  # for COARSE_VIEW tokens
-        self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
-        self._turned: AskedPage | None = None
         self.words_ms = 0.0  # what reading its words took
+        self._found: dict[tuple[object, ...], Any] = {}
+
+    def _once(self, make: Callable[[], Found], *key: object) -> Found:
+        found: Found = self._found[key] if key in self._found else self._found.setdefault(key, make())
+        return found
 
     @cached_property
     def image(self) -> Image.Image:
@@ -59,63 +62,63 @@ class AskedPage:
         adapter = self.adapter
         return PreparedImage(self.image, patch=adapter.side, device=adapter.device, finer=adapter.trained.finer)
 
-    def again(self) -> AskedPage:
-        """The same decoded page, of which nothing else is known: to measure what it costs."""
+    def again(self, image: Image.Image | None = None) -> AskedPage:
+        """The same decoded page, or another image in its place, of which nothing else is known."""
         other = AskedPage(self.path, self.adapter, self.words)
-        other.image = self.image
+        other.image = image or self.image
         return other
 
     def turned(self, turn: float | str) -> AskedPage:
-        """The page with tokens chosen in its upright frame. turn: as for `ask`, the same at every call"""
-        if turn == 0:
-            return self
-        if self._turned is None:
-            self._turned = self.again()
-            self._turned.prepared.turn(turn)
-        return self._turned
+        """The page with tokens chosen in its upright frame. turn: as for `ask`"""
 
-    def own(self, most: int | None) -> OwnInput:
-        """What the model's own processor makes of it, in at most so many tokens."""
-        if most not in self._own:
-            self._own[most] = self.adapter.own_input(self.image, most)
-        return self._own[most]
+        page = self if turn == 0 else self._once(self.again, "turned")
+        if turn != 0:
+            page.prepared.turn(turn)
+        return page
 
     @cached_property
     def blank(self) -> AskedPage:
         """An empty page of the same size."""
-        other = AskedPage(self.path, self.adapter, self.words)
-        other.image = Image.new("RGB", self.image.size, PAPER)
-        return other
+        return self.again(Image.new("RGB", self.image.size, PAPER))
 
-    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
-        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
-        key = "" if relevance in UNASKED else question, relevance
-        if key not in self._relevance and relevance == "model":
-            images = [self.prepared]
-            seen = overview(images, COARSE_VIEW)
-            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=COARSE_VIEW)
-        elif key not in self._relevance:
-            scorer = find_scorer("eval", relevance, question)
-            prepared = self.prepared.prepared
-            as_it_is = self.prepared.frame.angle == 0 and self.prepared.times == 1  # as the cache holds its words
-            if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
-                reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
-                prepared.keep(scorer, (reading,))
-            self._relevance[key] = self.prepared.relevance(question, budget=COARSE_VIEW, relevance=scorer)
-        return self.prepared.for_budget(self._relevance[key], budget, made_for=COARSE_VIEW)
+    def own(self, most: int | None) -> OwnInput:
+        """What the model's own processor makes of it, in at most so many tokens."""
+        found: OwnInput = self._once(partial(self.adapter.own_input, self.image, most), "own", most)
+        return found
 
     def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
-        """The tokens for a question."""
-        key = "" if relevance in UNASKED else question, allocator, relevance, budget
-        if key not in self._chosen:
-            self._chosen[key] = self._choose(self.relevance(question, relevance, budget), allocator, budget)
-        return self._chosen[key]
+        """The tokens for a question, chosen once."""
+        question = "" if relevance in UNASKED else question
+        return self._once(
+            lambda: self._choose(self.relevance(question, relevance, budget), allocator, budget),
+            *("chosen", question, allocator, relevance, budget),
+        )
 
     def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
         """The tokens of the oracle, which knows where the answer stands."""
         cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
         relevance = self.prepared.relevance("", budget=budget, relevance=AttentionScorer(cells[None]))
         return self._choose(relevance, allocator, budget)
+
+    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
+        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
+        question = "" if relevance in UNASKED else question
+        make = self._by_model if relevance == "model" else partial(self._by_scorer, relevance)
+        found = self._once(partial(make, question), "relevance", question, relevance)
+        return self.prepared.for_budget(found, budget, made_for=COARSE_VIEW)
+
+    def _by_model(self, question: str) -> Relevance:
+        images = [self.prepared]
+        (found,), _ = attended(self.adapter, images, question, overview(images, COARSE_VIEW), budget=COARSE_VIEW)
+        return found
+
+    def _by_scorer(self, relevance: str, question: str) -> Relevance:
+        scorer, image = find_scorer("eval", relevance, question), self.prepared
+        as_it_is = image.frame.angle == 0 and image.times == 1  # as the cache holds its words
+        if scorer.name == "words" and as_it_is and id(scorer) not in image.prepared.readings:
+            reading, self.words_ms = self.words.words(self.path, image.texture)
+            image.prepared.keep(scorer, (reading,))
+        return image.relevance(question, budget=COARSE_VIEW, relevance=scorer)
 
     def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:
         texture, patch = self.prepared.texture, self.adapter.side
