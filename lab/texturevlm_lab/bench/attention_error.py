@@ -42,7 +42,7 @@ TOWER_ROWS = (("hierarchical", 0.1, 1), ("hierarchical", 0.25, 1), ("linear", 0.
 
 
 def error_notes(device: str, quick: bool) -> list[str]:
-    """Lines of the report."""
+    """What the report says of peaked inputs: the error, and how often the right blocks are chosen."""
     tokens = 1024 if quick else 8192
     q, k, v, wanted = peaked_input(tokens, device)
     found = hierarchical_attention(q, k, v, fine=0.1, neighbours=0, backend="auto", block=BLOCK_SIZE)
@@ -78,7 +78,7 @@ def right_blocks(q: Tensor, k: Tensor, v: Tensor, wanted: Tensor) -> float:
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
-    """In float32."""
+    """Exact attention in float32, which errors are measured against."""
     return scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=causal, scale=scale, enable_gqa=True)
 
 

@@ -55,7 +55,7 @@ class Squares(NamedTuple):
         return partial(sample_patches, levels, self.centre, self.ddx, self.ddy, patch=PATCH_SIDE, **options)
 
     def plainly(self, levels: Any) -> tuple[Any, ...]:
-        """What grid_sampled takes."""
+        """The same squares as arguments of `grid_sampled`."""
         return list(levels), self.centre, self.scale, PATCH_SIDE
 
     def points(self) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,9 @@ import torch
 
 from texturevlm.defaults import BUDGET
 from texturevlm.live import VideoStream
-from texturevlm_lab.bench.clips import clips
 from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing, elapsed, waited
-from texturevlm_lab.bench.video import CAPTURABLE, FULL_HD, SMALL
+from texturevlm_lab.bench.video import CAPTURABLE, FULL_HD, SMALL, clips
 from texturevlm_lab.bench.vlm_model import QUESTION, asked_model, random_model
 
 TITLE = "A model that watches"

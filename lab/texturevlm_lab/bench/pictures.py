@@ -1,4 +1,4 @@
-"""The input of benchmarks: images made here. Clips are in clips.py: only benchmarks of video depend on them."""
+"""The input of benchmarks: images made here."""
 
 import torch
 from torch import Tensor

@@ -7,12 +7,16 @@ arrays), enlarged to 1080p. Every frame is timed by itself, from the frame on th
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
@@ -23,11 +27,12 @@ from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
 from texturevlm.video.settings import StreamSettings
+from texturevlm.video.sources import ARRAYS, open_video
 from texturevlm.video.step import Step
 from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm_lab.bench.clips import TILE, Clip, clips
+from texturevlm_lab.bench.pictures import smooth_noise
 from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing
 from texturevlm_lab.bench.vlm_model import random_model
@@ -42,7 +47,19 @@ CHANNELS_FASTER = 5.0  # times, texture and channels with a tenth of the tiles c
 PATCHES_BAR = 150.0  # microseconds, frame → patches
 TOKENS_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
 SLOWER = 1.1  # times, at most, where everything changes
+FOLDER = "TEXTUREVLM_VIDEOS"
+FILES = (".mp4", ".avi", ".webm", ".mkv", *ARRAYS)
+TILE, CHANGED_SHARE = 32, 0.1
+SENSOR_NOISE = 2 / 255  # of the made cameras
 FrameWork = Callable[[Tensor], object]
+
+
+class Clip(NamedTuple):
+    """name, frames (1, 3, H, W) on the device, and what they are for: tenth, nothing, everything, or a file."""
+
+    name: str
+    frames: list[Tensor]
+    kind: str
 
 
 def bench(report: Report) -> None:
@@ -66,7 +83,7 @@ def bench(report: Report) -> None:
 
 
 def _texture(report: Report, clip: Clip) -> None:
-    """Frame → mip levels."""
+    """Time the way from a frame to its mip levels."""
     follow, shares = _follower(clip, channels=())
     _compare(report, clip, "texture with mips", full=lambda frame: Texture((frame,)).mipmapped(), incremental=follow)
     timed = shares[SKIPPED - len(clip.frames) :]
@@ -214,3 +231,43 @@ def _timed(clip: Clip, work: FrameWork) -> list[float]:
     if on_gpu:
         torch.cuda.synchronize()
     return spent[SKIPPED:]
+
+
+def clips(size: tuple[int, int], device: str, count: int) -> Iterator[Clip]:
+    """One after another, so that only one is in memory; `count` frames of each at most."""
+    extent = f"{size[1]}×{size[0]}"
+    yield Clip(f"still camera, a tenth changes, {extent}", list(_tenth(size, device, count)), "tenth")
+    ground = _ground(size, device)
+    yield Clip(
+        f"still camera, nothing changes, {extent}", [_noisy(ground).clamp_(0, 1) for _ in range(count)], "nothing"
+    )
+    past = [ground.roll((13 * index, 29 * index), (2, 3)) for index in range(count)]
+    yield Clip(f"everything changes, {extent}", past, "everything")
+    if FOLDER not in os.environ:
+        return
+    for path in sorted(Path(os.environ[FOLDER]).iterdir()):  # videos, folders of images and arrays, enlarged
+        if path.is_dir() or path.suffix.lower() in FILES:
+            found = [frame.image[None].to(device).float() / 255 for frame in islice(open_video(path), count)]
+            native = f"{found[0].shape[3]}×{found[0].shape[2]}" if found else ""
+            frames = [functional.interpolate(image, size, mode="bicubic").clamp_(0, 1) for image in found]
+            yield Clip(f"{path.name} ({native} enlarged to {extent})", frames, "file")
+
+
+def _tenth(size: tuple[int, int], device: str, count: int) -> Iterator[Tensor]:
+    """A still camera: in one block, a tenth of the tiles, the picture runs past; the rest is noise."""
+    ground = _ground(size, device)
+    height, width = (round(extent * CHANGED_SHARE**0.5 / TILE) * TILE for extent in size)
+    top, left = (round(extent / 3 / TILE) * TILE for extent in size)
+    for index in range(count):
+        frame = _noisy(ground)
+        inside = frame[..., top : top + height, left : left + width]
+        inside.copy_(inside.roll((7 * index, 11 * index), (2, 3)).flip(3))
+        yield frame.clamp_(0, 1)
+
+
+def _ground(size: tuple[int, int], device: str) -> Tensor:
+    return smooth_noise(size, device) * 0.8 + 0.1
+
+
+def _noisy(ground: Tensor) -> Tensor:
+    return ground + SENSOR_NOISE * torch.randn_like(ground)

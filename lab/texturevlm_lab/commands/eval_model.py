@@ -86,7 +86,7 @@ def _guessed(format: str, source: str) -> str:
 
 
 def _check_names(options: argparse.Namespace) -> None:
-    """Before slow work begins."""
+    """Refuse names that nobody knows before slow work begins."""
     if options.texts is not None and options.texts.is_dir():
         raise ValueError(f"--texts must be a file, got the folder {options.texts}")
     if len(options.metrics or ()) > 1:

@@ -46,7 +46,7 @@ class AskedPage:
 
     @cached_property
     def image(self) -> Image.Image:
-        """Upright, in colours."""
+        """The decoded page, upright and in colours."""
         try:
             with Image.open(self.path) as image:
                 image.load()

@@ -51,7 +51,7 @@ class LearnedRanker(nn.Module):
 
 
 class AnswerTask:
-    """The task `answers`."""
+    """A task of `fit`: a ranker learns where a model must look to answer."""
 
     @dataclass(frozen=True)
     class Settings:

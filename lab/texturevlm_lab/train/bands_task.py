@@ -33,7 +33,7 @@ RIDGE = 1e-2  # of the mean variance of a feature, in the decoders that are comp
 
 
 class BandsTask:
-    """The task `bands`."""
+    """A task of `fit`: a difference of the tower learns to keep detail."""
 
     @dataclass(frozen=True)
     class Settings:

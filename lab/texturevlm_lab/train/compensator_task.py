@@ -37,7 +37,7 @@ class AnsweredPrompt(NamedTuple):
 
 
 class CompensatorTask:
-    """The task `compensator`."""
+    """A task of `fit`: a difference of the tower makes up for tokens that are merged."""
 
     @dataclass(frozen=True)
     class Settings:

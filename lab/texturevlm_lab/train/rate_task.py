@@ -41,7 +41,7 @@ class RateExample(NamedTuple):
 
 
 class RateTask:
-    """The task `rate`."""
+    """A task of `fit`: a head learns how many tokens an answer needs."""
 
     @dataclass(frozen=True)
     class Settings:

@@ -30,7 +30,7 @@ class LetterHead(nn.Module):
         self.register_buffer("corners", corners, persistent=False)  # made once: a captured step copies nothing
 
     def forward(self, patches: Tensor, prompts: Prompts, centre: Tensor, step: Tensor, marks: Tensor) -> Tensor:
-        """The loss.
+        """The cross-entropy of the letters in the halves of patches.
 
         patches:      (B, 4K, d), hidden states
         centre, step: (B, K, 2), of the tokens in pixels

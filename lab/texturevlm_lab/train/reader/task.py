@@ -73,7 +73,7 @@ class Drawn(NamedTuple):
 
 
 class ReaderTask:
-    """The task `reader`."""
+    """A task of `fit`: the reader learns to read and to answer."""
 
     @dataclass(frozen=True)
     class Settings:
