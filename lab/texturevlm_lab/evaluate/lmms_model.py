@@ -24,7 +24,7 @@ INSTRUCTIONS = ("answer the question", "when the provided information is", "prov
 
 
 class TextureModel(lmms):  # type: ignore[misc]
-    """One process, one device.
+    """The model runs in one process, on one device.
 
     pretrained: a hub id or a folder
     budget, allocator, relevance: as in `load_vlm`

@@ -35,7 +35,6 @@ from texturevlm.codebook import (
 from texturevlm.codebook.fit import HELD
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import BUDGET
-from texturevlm.vlm import stored_features
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from texturevlm.allocate.value import cracks, delivered_scale
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask import VLM
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

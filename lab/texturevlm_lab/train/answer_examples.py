@@ -34,7 +34,7 @@ LEAST_MASS = 1e-9  # of a token, before its logarithm
 
 @dataclass(frozen=True, eq=False)
 class AnswerExample:
-    """One question.
+    """One question that the ranker learns from.
 
     whole:    its prompt with all candidates, whose pixels are blank: nobody looks at them
     ending:   ids of the right answer, with the one that ends it
