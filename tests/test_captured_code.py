@@ -31,7 +31,6 @@ from texturevlm.cuda.compiler import PACKAGE_FOLDER
 from texturevlm.relevance import Balance
 from texturevlm.types import COLUMNS
 from texturevlm.video import TokenStream
-from texturevlm.video.settings import StreamSettings
 from texturevlm.video.update import CARRIED
 
 LAUNCHES = Path(__file__).with_name("launches.json")

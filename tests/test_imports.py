@@ -45,8 +45,7 @@ LAYERS = [
     {"pages"},
     {"capture"},
     {"video"},
-    {"ask"},
-    {"live"},
+    {"ask", "video"},  # ask takes clips from video; a watched video (video/live.py) is asked
     {"corpus"},
     {"vllm_plugin"},
     {"serve"},

@@ -10,7 +10,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import TokenStream
-from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.tokens import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 
@@ -32,7 +32,7 @@ def check(step, before):
     rebuilt = Texture((step.texture.levels[0].clone(),)).mipmapped()
     assert all(torch.equal(got, made) for got, made in zip(texture.levels, rebuilt.levels))
     if step.channels is not None:
-        previous = before if step.reuse.keyframe == "" else Texture((rebuilt.levels[0],))
+        previous = before if step.reuse.keyframe.goes_on else Texture((rebuilt.levels[0],))
         wanted = build(rebuilt, NAMES, previous=previous)
         for got, made in zip(step.channels.levels, wanted.levels):
             assert torch.equal(got, made)

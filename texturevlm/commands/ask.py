@@ -62,7 +62,7 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
     from texturevlm.pages import is_document, open_pages
-    from texturevlm.video.sources import open_video
+    from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
     _check(how, options.fine_pages)

@@ -97,6 +97,10 @@ class ChannelScorer:
         """The channels of the images; those whose input was not given are left out."""
         return ChannelReading(texture, channel_layers(texture, **self.given), {})
 
+    def prepare_with(self, texture: Texture, channels: Texture) -> ChannelReading:
+        """The same with channels that are known already, as a stream keeps them."""
+        return ChannelReading(texture, channel_layers(texture, channels, **self.given), {})
+
     def score(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """A softmax over all cells, whether something was asked or not."""
         total = prepared.logits(self.form, maps, self.kinds(maps))

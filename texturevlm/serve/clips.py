@@ -21,8 +21,7 @@ from texturevlm.serve.lanes import Stop
 from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
-from texturevlm.video.clip import ShownMoment, choose_clip
-from texturevlm.video.moments import Moment, changed_tiles
+from texturevlm.video import Moment, MomentTokens, changed_tiles, choose_clip
 
 router = APIRouter()
 
@@ -103,7 +102,7 @@ def changes(moments: list[Moment]) -> list[float]:
     return [1.0, *(float(changed_tiles(now.means, last.means[-1]).float().mean()) for last, now in pairwise(moments))]
 
 
-def _pixels(one: ShownMoment) -> Tensor:
+def _pixels(one: MomentTokens) -> Tensor:
     """(K, 3, P, P) bytes: the used tokens, of the moment's first frame."""
     used = one.allocation.valid[0]
     return (one.pixels[used, 0].clamp(0, 1) * 255).round().byte().cpu()

@@ -40,7 +40,7 @@ from texturevlm.relevance.channel_features import (
 )
 from texturevlm.relevance.channel_scorer import QUESTION_TERM
 from texturevlm.types import COLOURS, Texture
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

@@ -10,9 +10,9 @@ from tests.ask import models
 from tests.video.moving import noisy, scene, with_box
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.live import conversation as conversations
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm.video import conversation as conversations
 from texturevlm.vlm.token_memory import TokenMemory
 from texturevlm.vlm.views import moment_view
 
@@ -181,7 +181,7 @@ def test_without_moments_the_model_keeps_what_is_there_now(model):
 def test_a_failing_frame_is_shown_by_the_next(model, monkeypatch):
     """Whether it fails in the tower or in the language model, at the first frame or later."""
     images = frames(4)
-    for failing, owner in (("__call__", conversations.ChangedTokens), ("run", conversations.TokenMemory)):
+    for failing, owner in (("__call__", conversations.TokenEncoder), ("run", conversations.TokenMemory)):
         one, whole = stream(model, refresh="full", interval=0.05), stream(model, refresh="full", interval=0.05)
         for index, image in enumerate(images):
             if index in (0, 2):
@@ -255,8 +255,8 @@ def test_a_stream_says_what_is_wrong(model):
 def test_the_captured_tower_gives_the_same_tokens(model):
     one = tv.VideoStream(SIZE, 15, model=model, relevance="none", allocator="layers", limit=400)
     step = one.step(frames(1)[0])
-    some = sorted(one.conversation.layout.reading, key=one.conversation.layout.reading.get)[::2]
-    plain, captured = (conversations.ChangedTokens(model.adapter, captured=one) for one in (False, True))
+    some = list(one.conversation.places)[::2]
+    plain, captured = (conversations.TokenEncoder(model.adapter, captured=one) for one in (False, True))
     for encode in (plain, captured):
         encode.hold(step.allocation, torch.device("cpu"))
     with torch.no_grad():

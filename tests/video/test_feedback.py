@@ -5,8 +5,8 @@ import torch
 
 import texturevlm as tv
 from tests.ask import models
-from tests.live.test_conversation import QUESTION
 from tests.video.moving import scene
+from tests.video.test_conversation import QUESTION
 from texturevlm import vlm
 from texturevlm.allocate.value import delivered_scale
 
@@ -81,7 +81,7 @@ def test_the_map_has_the_attention_where_the_tokens_are():
     attention = torch.zeros_like(talk.memory.attention)
     attention[slot] = 1.0
     found = talk.attended(attention, SIZE)[0]
-    x0, y0, x1, y1 = moment.boxes[slot]
+    x0, y0, x1, y1 = moment.places[slot].box
     rows, columns = found.nonzero().T * (SIZE[0] / found.shape[0])
     assert y0 - 4 <= rows.min() and rows.max() <= y1 + 4 and x0 - 4 <= columns.min() and columns.max() <= x1 + 4
 

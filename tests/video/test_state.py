@@ -5,9 +5,9 @@ import torch
 
 import texturevlm as tv
 from tests.ask import models
-from tests.live.test_conversation import QUESTION, SIZE, frames, logits_of, stream
+from tests.video.test_conversation import QUESTION, SIZE, frames, logits_of, stream
 from texturevlm import vlm
-from texturevlm.live import StreamState
+from texturevlm.video.live import StreamState
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_bad_files_and_streams_without_a_model(model, tmp_path):
     with pytest.raises(ValueError, match=r"StreamState.load: .*other.pt must be a stream's state"):
         StreamState.load(tmp_path / "other.pt")
     torch.save({"format": 99}, tmp_path / "old.pt")
-    with pytest.raises(ValueError, match="must be a state of format 2, got another file"):
+    with pytest.raises(ValueError, match="must be a state of format 3, got another file"):
         StreamState.load(tmp_path / "old.pt")
     with pytest.raises(ValueError, match="state: the stream must have a model"):
         tv.VideoStream(SIZE, 15).state()

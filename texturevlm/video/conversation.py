@@ -16,26 +16,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.check import check_count
-from texturevlm.live.encoder import ChangedTokens
-from texturevlm.live.layout import ChoiceLayout
-from texturevlm.live.moments import LiveMoment, lay_out
-from texturevlm.live.wording import Wording
 from texturevlm.types import Allocation
-from texturevlm.video.step import Step
+from texturevlm.video.change import CHANGED, block_means
+from texturevlm.video.config import StreamConfig
+from texturevlm.video.layout import MomentSlots, TokenEncoder, TokenPlace, Wording, lay_out, token_places
+from texturevlm.video.stream import Keyframe, Step
 from texturevlm.vlm.token_memory import TokenMemory, check_watchable
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 SCRATCH = 768  # slots for the text before the video, a question and its answer
-SAMPLE_BLOCK = 8  # samples: side of the squares whose means are compared
-CHANGED_SAMPLES = 9 / 255  # a larger difference of two means is a change
 RELEVANCE_KEPT = 0.7  # share of a moment's relevance that stays when another question looks elsewhere
 SAME = 1e-3  # pixels: footprints that differ by less are one
 
@@ -57,36 +53,27 @@ class LiveAnswer(NamedTuple):
 class Conversation:
     """The memory of a stream.
 
-    model:    a VLM of a Qwen family
-    size:     (height, width) of the frames
-    budget:   tokens per frame
-    limit:    tokens of the video that are kept: two moments at least
-    refresh:  tokens at the beginning of a moment that are computed anew with what changed; "full": all that is kept
-    interval: seconds after which a new moment begins; math.inf: only what is there now is kept
+    model:  a VLM of a Qwen family
+    size:   (height, width) of the frames
+    config: of the stream: its budget, limit, refresh and interval count
     """
 
-    def __init__(
-        self, model: VLM, size: tuple[int, int], budget: int, *, limit: int, refresh: int | str, interval: float
-    ) -> None:
-        if refresh != "full":
-            check_count("VideoStream", "refresh", refresh, 0)  # type: ignore[arg-type]
-        if not 0 < interval <= math.inf:
-            raise ValueError(f"VideoStream: interval must be above 0, got {interval!r}")
-        self.model, self.adapter, self.limit, self.refresh = model, model.adapter, limit, refresh
+    def __init__(self, model: VLM, size: tuple[int, int], config: StreamConfig) -> None:
+        self.model, self.adapter, self.config = model, model.adapter, config
         check_watchable(model.adapter)
         self.wording = Wording(model.adapter)
-        check_count("VideoStream", "limit", limit, 2 * (budget + self.wording.longest))
-        self.interval, self.extent = interval, float(max(model.adapter.grid_for(size)))
-        self.memory = TokenMemory(model.adapter, limit + SCRATCH)
-        self.encode = ChangedTokens(model.adapter, captured=model.graphs.wanted)
-        self.moments: list[LiveMoment] = []
+        check_count("VideoStream", "limit", config.limit, 2 * (config.budget + self.wording.longest))
+        self.extent = float(max(model.adapter.grid_for(size)))
+        self.memory = TokenMemory(model.adapter, config.limit + SCRATCH)
+        self.encode = TokenEncoder(model.adapter, captured=model.graphs.wanted)
+        self.moments: list[MomentSlots] = []
         self.head_ids, _ = self.wording.of_question("")
         self.head = self.memory.take(len(self.head_ids))
         self.memory.write_text(self.head, self.head_ids)
         self.shown: Tensor | None = None  # (K, 3, h, w): block means of what was last shown in each slot of the stream
         self.allocation: Allocation | None = None  # of that, on the CPU
         self.stepped: Allocation | None = None  # the same object as the stream has it
-        self.layout: ChoiceLayout | None = None  # of that
+        self.places: dict[int, TokenPlace] = {}  # of that, by slot, in reading order
         self.failed = False  # whether tokens may be in the memory that were not computed
         self.follow = len(self.head), float(len(self.head))  # number and position of what comes next
         self.lost = False  # whether footprints of the current moment are no longer among those of the stream
@@ -104,10 +91,10 @@ class Conversation:
         """Take in a frame."""
         self.computed = 0
         different, means = self._different(step)
-        if math.isinf(self.interval) and (self.lost or step.reuse.keyframe == "cut"):
+        if math.isinf(self.config.interval) and (self.lost or step.reuse.keyframe is Keyframe.CUT):
             self._forget()
             different = step.allocation.valid[0]
-        changed = [slot for slot, one in enumerate(different.tolist()) if one]
+        changed = [slot for slot, differs in enumerate(different.tolist()) if differs]
         if not changed:
             return
         with self.adapter.lock, evaluating(self.model.model):
@@ -120,8 +107,8 @@ class Conversation:
         self.shown = means.where(different[:, None, None, None], self.shown)
 
     def _take_in(self, step: Step, changed: list[int]) -> None:
-        new = not self.moments or self.lost or step.reuse.keyframe == "cut"
-        new = new or step.time - self.moments[-1].time >= self.interval
+        new = not self.moments or self.lost or step.reuse.keyframe is Keyframe.CUT
+        new = new or step.time - self.moments[-1].time >= self.config.interval
         before = [] if new else self.moments[-1].visual()
         self._make_room(changed, step.time, new=new)
         if new:
@@ -131,43 +118,34 @@ class Conversation:
         moment = self.moments[-1]
         added = [slot for slot in changed if slot not in moment.tokens]
         moment.tokens |= zip(added, self.memory.take(len(added)))
-        assert self.layout is not None
-        stream_slot = {slot: one for one, slot in moment.tokens.items()}
+        stream_slot = {own: slot for slot, own in moment.tokens.items()}
         again = self._refreshed(moment, before)
-        slots = sorted({*changed, *(stream_slot[slot] for slot in again)}, key=self.layout.reading.__getitem__)
+        encoded = {*changed, *(stream_slot[slot] for slot in again)}
+        slots = [slot for slot in self.places if slot in encoded]
         own = [moment.tokens[slot] for slot in slots]
         self.memory.write(own, self.encode(step.patches.pixels[0], slots))
         if added:
-            self._locate(moment, added)
+            moment.places |= {moment.tokens[slot]: self.places[slot] for slot in added}
             self._place(len(self.moments) - 1)
         run = {*own, *moment.closing, *(moment.opening if new else ())}
-        if self.refresh == "full" or self.frames == 0 or self.failed:
+        if self.config.refresh == "full" or self.frames == 0 or self.failed:
             run = set(self._all())
         self.computed = len(run)
         self.memory.run(sorted(run))
         self.failed = False
         self.frames += 1
 
-    def _refreshed(self, moment: LiveMoment, before: list[int]) -> list[int]:
+    def _refreshed(self, moment: MomentSlots, before: list[int]) -> list[int]:
         """Slots of the memory in a moment that are encoded along: its first tokens, or all."""
-        return before if self.refresh == "full" else before[: int(self.refresh)]
+        return before if self.config.refresh == "full" else before[: int(self.config.refresh)]
 
-    def _opened(self, time: float) -> LiveMoment:
+    def _opened(self, time: float) -> MomentSlots:
         """A new moment without tokens."""
         opening, closing = self.wording.of_moment(time)
-        moment = LiveMoment(time, self.memory.take(len(opening)), self.memory.take(len(closing)))
+        moment = MomentSlots(time, self.memory.take(len(opening)), self.memory.take(len(closing)))
         self.memory.write_text(moment.opening, opening)
         self.memory.write_text(moment.closing, closing)
         return moment
-
-    def _locate(self, moment: LiveMoment, slots: list[int]) -> None:
-        """Row and column, and the reading order, of tokens that are new in a moment."""
-        assert self.layout is not None
-        for own in slots:
-            slot = moment.tokens[own]
-            moment.places[slot] = self.layout.places[own]
-            moment.rank[slot] = self.layout.ranks[own]
-            moment.boxes[slot] = self.layout.boxes[own]
 
     def _place(self, first: int) -> None:
         """Give tokens their order and positions, from a moment on; from the head on if that is the first."""
@@ -183,7 +161,7 @@ class Conversation:
         """Take out the moments of least worth until the tokens that changed fit. new: whether they begin a moment"""
         kept = () if new else self.moments[-1].tokens
         needed = sum(slot not in kept for slot in changed) + (self.wording.longest if new else 0)
-        evicted, left = self.evicted, self.limit - self.tokens
+        evicted, left = self.evicted, self.config.limit - self.tokens
         while left < needed:
             others = self.moments[1:] if new else self.moments[1:-1]
             least = min(others, key=lambda moment: moment.worth(now))
@@ -196,7 +174,7 @@ class Conversation:
             self.memory.turn()
 
     def _forget(self) -> None:
-        """Forget all moments."""
+        """Take all moments out of the cache."""
         for moment in self.moments:
             self.memory.give_back(moment.slots())
         self.moments, self.lost = [], False
@@ -215,12 +193,12 @@ class Conversation:
     def _different(self, step: Step) -> tuple[Tensor, Tensor]:
         """(K,): which tokens show something else than what the model was last shown there; and all block means."""
         pixels, used = step.patches.pixels[0], step.allocation.valid[0]
-        means = functional.avg_pool2d(pixels, min(SAMPLE_BLOCK, pixels.shape[-1]), ceil_mode=True)
+        means = block_means(pixels)
         if step.allocation is not self.stepped:
             self._chosen_again(step.allocation, pixels.device)
         if self.shown is None:
             self.shown = torch.full_like(means, torch.inf)
-        return ((means - self.shown).abs().amax((1, 2, 3)) > CHANGED_SAMPLES) & used, means  # true of what is infinite
+        return ((means - self.shown).abs().amax((1, 2, 3)) > CHANGED) & used, means  # true of what is infinite
 
     def _chosen_again(self, chosen: Allocation, device: torch.device) -> None:
         """The stream has chosen its tokens: which of them were shown, and where they stand."""
@@ -231,7 +209,7 @@ class Conversation:
             origin = origin.to(device)
             self.shown = self.shown[origin.clamp(min=0)].where((origin >= 0)[:, None, None, None], torch.inf)
         self.stepped, self.allocation = chosen, allocation
-        self.layout = ChoiceLayout.of(self.adapter, allocation)
+        self.places = token_places(self.adapter, allocation)
         self.encode.hold(allocation, device)
 
     def _follow_slots(self, origin: list[int]) -> None:
@@ -294,7 +272,7 @@ class Conversation:
         newest: dict[tuple[float, ...], float] = {}
         looked = attention.tolist()
         for moment in self.moments:
-            newest |= {moment.boxes[slot]: looked[slot] for slot in moment.places}
+            newest |= {place.box: looked[slot] for slot, place in moment.places.items()}
         boxes = torch.tensor([list(newest)])
         allocation = Allocation.of_boxes(boxes, size, self.adapter.side)
         (found,) = pointed_at([torch.tensor(list(newest.values()))], [allocation])
@@ -334,7 +312,7 @@ class Conversation:
 
 def _same_footprint(before: Allocation, after: Allocation) -> Tensor:
     """(K,): the slot in `before` with the same footprint, −1 if there is none."""
-    columns = [torch.cat([one.centre[0], one.ddx[0], one.ddy[0]], -1) for one in (after, before)]
+    columns = [torch.cat([choice.centre[0], choice.ddx[0], choice.ddy[0]], -1) for choice in (after, before)]
     away = (columns[0][:, None] - columns[1]).abs().amax(-1)
     nearest = away.where(before.valid[0], torch.inf).min(1)
     return nearest.indices.where(nearest.values < SAME, -1)

@@ -1,13 +1,17 @@
-"""Where a stream's tokens are, and when they are chosen again.
+"""The tokens that a stream holds: where they are, when they are chosen again, and which patches are sampled again.
 
 Hysteresis: a choice is held while its value on the present relevance is nearly what it was when it was made. A new one
 is taken only if it is better, and its footprints snap to held ones that they nearly equal. So tokens do not flicker.
 On a GPU a choice is some hundred small kernels, which take longer to launch than to run: the usual case, the whole
 budget chosen again beside held tokens, is captured in a graph.
+
+A patch is sampled again if its footprint is new, if it reads a changed tile, or if it is stale; with a rate, only as
+many as the rate pays for, and the others stay stale. A kept patch equals a newly sampled one, bit for bit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,9 +21,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.value import delivered_scale
+from texturevlm.check import check_count
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance
+from texturevlm.sampling import sample
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 GAIN = 0.01  # a new choice is taken if its expected legibility is this much larger,
@@ -178,3 +184,72 @@ def _maps(relevance: Relevance) -> list[str]:
 def _inputs(relevance: Relevance, held: Allocation) -> list[Tensor]:
     """The tensors of both, in the order that a graph takes them."""
     return [*(getattr(relevance, name) for name in _maps(relevance)), *(getattr(held, name) for name in COLUMNS)]
+
+
+class Rate:
+    """Tokens per second: a bucket that fills at a steady rate and pays for each token that is sampled; a hard cap.
+
+    per_second: the highest average
+    reserve:    tokens that only a cut may spend: the budget of one frame
+    burst:      the capacity of the bucket; saved: its content
+    """
+
+    def __init__(self, per_second: float, reserve: int) -> None:
+        if not 0 < per_second < math.inf:
+            raise ValueError(f"Rate: per_second must be above 0 and finite, got {per_second!r}")
+        self.per_second = float(per_second)
+        self.reserve = check_count("Rate", "reserve", reserve, 1)
+        self.burst, self.saved = 2 * reserve, 2.0 * reserve
+
+    def wait(self, seconds: float) -> None:
+        """Fill the bucket for the time that passed."""
+        self.saved = min(float(self.burst), self.saved + self.per_second * max(0.0, seconds))
+
+    def affordable(self, *, cut: bool) -> int:
+        """Tokens that may be spent now; a cut may spend the reserve."""
+        return max(0, math.floor(self.saved if cut else self.saved - self.reserve))
+
+    def pay(self, need: Tensor, new: Tensor, score: Tensor, *, cut: bool) -> Tensor:
+        """Spend tokens on those in need: new ones first, then by score. All are (K,); returns which were paid for."""
+        most = min(self.affordable(cut=cut), int(need.sum()))
+        urgency = score + 2 * new.to(score) * (score.abs().amax() + 1)
+        best = urgency.where(need, -torch.inf).argsort(descending=True, stable=True)[:most]
+        self.saved -= most
+        return torch.zeros_like(need).index_fill_(0, best, True)
+
+
+class HeldPatches:
+    """pixels: (1, K, 3, P, P), at a fixed address; stale: (K,), which of them show an older frame; rate: if limited."""
+
+    def __init__(self, budget: int, patch: int, device: torch.device, rate: Rate | None) -> None:
+        self.rate = rate
+        self.pixels = torch.zeros(1, budget, 3, patch, patch, device=device)
+        self.stale = torch.zeros(budget, dtype=torch.bool, device=device)
+
+    def invalidate(self) -> None:
+        """All patches show an older frame."""
+        self.stale = torch.ones_like(self.stale)
+
+    def rearrange(self, origin: Tensor) -> None:
+        """Tokens were chosen again; origin: (K,), the slot that each had, −1 for a new one."""
+        slots = origin.clamp(min=0)
+        self.pixels.copy_(self.pixels[:, slots])
+        self.stale = self.stale[slots]
+
+    def refresh(
+        self, texture: Texture, allocation: Allocation, changed: Tensor | None, new: Tensor, *, cut: bool
+    ) -> Tensor:
+        """Sample the patches that need it, as far as the rate pays; returns which those were, (K,).
+
+        changed, new: (K,), which footprints read a changed tile (None: all), and which are new; cut: as for `Rate.pay`
+        """
+        need = torch.ones_like(self.stale) if changed is None else new | self.stale | changed
+        paid = need = need & allocation.valid[0]
+        if self.rate is not None:
+            paid = self.rate.pay(need, new, allocation.score[0], cut=cut)
+        self.stale = need & ~paid
+        if self.pixels.is_cuda:  # sample all of them: nothing is counted on the host
+            self.pixels.copy_(torch.where(paid[:, None, None, None], sample(texture, allocation).pixels, self.pixels))
+        elif len(some := paid.nonzero()[:, 0]):
+            self.pixels[:, some] = sample(texture, allocation.each(lambda column: column[:, some])).pixels
+        return paid

@@ -10,8 +10,8 @@ import texturevlm as tv
 from tests.ask import models
 from tests.video.moving import scene, with_box
 from texturevlm import vlm
-from texturevlm.live.latest import LatestFrames
-from texturevlm.video.frames import Frame, FrameSource
+from texturevlm.video import Frame, FrameSource
+from texturevlm.video.sources import LatestFrames
 
 SIZE = (96, 160)
 QUESTION = models.QUESTION

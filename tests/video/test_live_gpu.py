@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.ask import models
-from tests.live.test_conversation import error, frames, from_scratch, logits_of, shown, stream
+from tests.video.test_conversation import error, frames, from_scratch, logits_of, shown, stream
 from texturevlm import vlm
 
 pytestmark = pytest.mark.gpu
