@@ -13,8 +13,8 @@ from torch import Tensor
 from texturevlm.allocate.auto import auto
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
-from texturevlm.placement import choose_tokens
-from texturevlm.placement.captured import CompiledChooser, compile
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
@@ -80,7 +80,8 @@ def _on_gpu(report: Report) -> None:
 
 
 def _chooser(allocator: str, **options: Any) -> CompiledChooser:
-    return CompiledChooser(BUDGET, allocator, patch=PATCH, relevance="none", **options)
+    how = TokenConfig(BUDGET, allocator, relevance="none", patch=PATCH, options=options)
+    return CompiledChooser(how, MOST_GRAPHS)
 
 
 def _captured(report: Report, work: str, chooser: CompiledChooser, image: Tensor, bar: float | None = None) -> float:

@@ -21,10 +21,8 @@ from PIL import Image, ImageDraw, ImageFont
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
-from texturevlm.video.sources import open_video
-from texturevlm.journal import append, cut_unfinished, read_journal
-from texturevlm.progress import Progress
 from texturevlm.video import open_video
+from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls

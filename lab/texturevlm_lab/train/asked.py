@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,24 @@ from texturevlm_lab.evaluate.data import Sample, load_data
 
 HELD = 4  # one image in so many is evaluated on
 TOGETHER = 32  # questions that are answered together
+
+
+@dataclass(frozen=True)
+class AskedSettings:
+    """What tasks share that learn from a model's answers to the questions of one data set."""
+
+    data: Path  # a data set with a train split
+    model: str = "reader"
+    budget: int = 96
+    relevance: str = "scout"
+    samples: int = 256  # questions
+    length: int = 8  # tokens of an answer
+    batch: int = 8  # questions of a step
+    seed: int = 0
+
+    def prompt(self, vlm: VLM, sample: Sample) -> Prompted:
+        """A question with the tokens that are chosen for it."""
+        return asked_prompt(vlm, sample.image, sample.question, budget=self.budget, relevance=self.relevance)
 
 
 def split_questions(function: str, folder: Path, limit: int) -> tuple[list[Sample], list[Sample]]:

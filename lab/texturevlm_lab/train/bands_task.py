@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -24,7 +23,7 @@ from texturevlm.ops.pyramid import laplacian_pyramid
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
-from texturevlm_lab.train.asked import answer_scores, asked_prompt, frozen_model, split_questions
+from texturevlm_lab.train.asked import AskedSettings, answer_scores, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table
 
@@ -36,17 +35,12 @@ class BandsTask:
     """A task of `fit`: a difference of the tower learns to keep detail."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
+    class Settings(AskedSettings):
         rank: int = 4
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 192  # questions
-        length: int = 24  # tokens of an answer at most
-        batch: int = 4  # pages
+        samples: int = 192
+        length: int = 24
+        batch: int = 4
         anchor: float = 1.0  # weight of the features' distance from their own, over their variance
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name in ("rank", "budget", "samples", "length", "batch"):
@@ -162,5 +156,4 @@ class BandsTask:
 
     def _prompt(self, sample: Sample) -> Prompted:
         self.progress.step()
-        how = {"budget": self.settings.budget, "relevance": self.settings.relevance}
-        return asked_prompt(self.vlm, sample.image, sample.question, **how)
+        return self.settings.prompt(self.vlm, sample)

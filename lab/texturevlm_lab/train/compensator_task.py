@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.rivals.hooks.reducible import check_reducible
 from texturevlm_lab.rivals.hooks.reducing import reduced
-from texturevlm_lab.train.asked import asked_prompt, frozen_model, split_questions
+from texturevlm_lab.train.asked import AskedSettings, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 
 
@@ -41,18 +40,10 @@ class CompensatorTask:
     """A task of `fit`: a difference of the tower makes up for tokens that are merged."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
+    class Settings(AskedSettings):
         method: str = "tome"  # a method that acts in the tower
         keep: float = 0.5  # share of the tokens that stays
         rank: int = 4
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 256  # questions
-        length: int = 8  # tokens of an answer
-        batch: int = 8
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name in ("rank", "budget", "samples", "length", "batch"):
@@ -111,8 +102,7 @@ class CompensatorTask:
     @torch.no_grad()
     def _answered(self, sample: Sample) -> AnsweredPrompt:
         settings, adapter = self.settings, self.vlm.adapter
-        how = {"budget": settings.budget, "relevance": settings.relevance}
-        prompt = asked_prompt(self.vlm, sample.image, sample.question, **how)
+        prompt = settings.prompt(self.vlm, sample)
         options: dict[str, Any] = {"max_new_tokens": settings.length, "min_new_tokens": settings.length}
         found = adapter.model.generate(**batched_inputs(adapter, [prompt]), **(GREEDY | options))
         self.progress.step()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +22,10 @@ from texturevlm.check import check_count
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals import Context, ReduceStep
-from texturevlm_lab.rivals.context import Context
 from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics
 from texturevlm_lab.rivals.hooks.reducible import check_reducible
 from texturevlm_lab.rivals.hooks.reducing import reduced
-from texturevlm_lab.train.asked import asked_prompt, split_questions
+from texturevlm_lab.train.asked import AskedSettings, split_questions
 from texturevlm_lab.train.fit import draw_examples
 
 RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # shares that are tried
@@ -46,16 +44,10 @@ class RateTask:
     """A task of `fit`: a head learns how many tokens an answer needs."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 256  # questions
-        length: int = 6  # tokens of an answer
+    class Settings(AskedSettings):
+        length: int = 6
         tolerance: float = 0.05  # of the mean divergence, in nats
         batch: int = 64
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name, least in (("budget", 2), ("samples", 2), ("length", 3), ("batch", 1)):
@@ -68,7 +60,7 @@ class RateTask:
 
         def made(sample: Sample) -> RateExample:
             progress.step()
-            return rate_example(vlm, sample.image, sample.question, settings)
+            return rate_example(vlm, settings.prompt(vlm, sample), settings)
 
         self.learned, self.held = list(map(made, learned)), list(map(made, held))
         with torch.random.fork_rng():
@@ -112,9 +104,8 @@ class Forced:
         return torch.full_like(scores, -torch.inf).index_fill(1, wanted[None], 0.0)
 
 
-def rate_example(vlm: VLM, image: Path, question: str, settings: RateTask.Settings) -> RateExample:
+def rate_example(vlm: VLM, prompt: Prompted, settings: RateTask.Settings) -> RateExample:
     """Answer a question with all tokens, then again with ever more of them."""
-    prompt = asked_prompt(vlm, image, question, budget=settings.budget, relevance=settings.relevance)
     seen: list[tuple[Tensor, float]] = []
 
     def watching(context: Context, keep: int) -> int:
