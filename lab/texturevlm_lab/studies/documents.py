@@ -22,11 +22,12 @@ from PIL import Image
 
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.value import delivered_scale
-from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH
-from texturevlm.pages import Pages, PageTokens, open_pages
+from texturevlm.defaults import BUDGET, FINE_PAGES, PATCH
+from texturevlm.pages import PageTokens, open_pages
 from texturevlm.pages.choose import page_tokens
+from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
-from texturevlm.relevance import find_scorer
+from texturevlm.placement import TokenConfig
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
@@ -68,15 +69,16 @@ def write_pdf(samples: Sequence[Sample], path: Path) -> None:
     first.save(path, save_all=True, append_images=others, resolution=DPI, quality=95)
 
 
-def measure(file: Sequence[Sample], pages: Pages, tokens: int, traversed: int) -> list[Asked]:
+def measure(file: Sequence[Sample], pages: PagePictures, tokens: int, traversed: int) -> list[Asked]:
     """The questions of one file."""
-    sights = scouted(pages, ["", *(sample.question for sample in file)], patch=PATCH, device=CPU)
+    how = TokenConfig(tokens, relevance="scout")
+    sights = scouted(pages, ["", *(sample.question for sample in file)], how=how, device=CPU)
     blind, found = sights[0], []
     for number, (sample, own) in enumerate(zip(file, sights[1:])):
         seen = {OURS: float(number in best(own)), BLIND: float(number in best(blind))}
         legible = None
         if number < traversed:
-            chosen = traversed_pages(pages, own, sample.question, tokens)
+            chosen = page_tokens(pages, own, sample.question, how, fine_pages=FINE_PAGES, device=CPU)
             seen["traversal"] = float(any(one.numbers == (number + 1,) for one in chosen))
             legible = ways(sample, number, chosen, own, tokens, len(file)) if sample.boxes else None
         found.append(Asked(sample.image.name, seen, legible))
@@ -86,11 +88,6 @@ def measure(file: Sequence[Sample], pages: Pages, tokens: int, traversed: int) -
 def best(sights: Sequence[PageSight]) -> list[int]:
     """The FINE_PAGES pages of most worth."""
     return sorted(range(len(sights)), key=lambda index: -sights[index].worth)[:FINE_PAGES]
-
-
-def traversed_pages(pages: Pages, sights: Sequence[PageSight], question: str, tokens: int) -> list[PageTokens]:
-    how: Any = {"budget": tokens, "patch": PATCH, "allocator": ALLOCATOR, "fine_pages": FINE_PAGES, "device": CPU}
-    return page_tokens(pages, sights, question, find_scorer("documents", "scout", question), **how)
 
 
 def ways(
@@ -129,7 +126,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         for number, file in enumerate(each(files, "files")):
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
-            asked += measure(file, open_pages(path), options.tokens, options.traversed)
+            asked += measure(file, PagePictures(open_pages(path)), options.tokens, options.traversed)
     return {
         "split": options.split,
         "files": [len(file) for file in files],

@@ -16,15 +16,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask import VLM
-from texturevlm.types import Texture
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.rivals.hooks.merge import child_shares
+from texturevlm_lab.rivals.hooks.merged import merged_pixels
 from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
 from texturevlm_lab.studies.study import lead, provenance, study_main
 
@@ -39,33 +42,32 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
     for way in WAYS:
         allocator, _, _ = way.partition(",")
         how: Any = {"budget": options.budget, "relevance": options.relevance, "allocator": allocator}
-        (chosen,) = session.choose(sample.question, **how)
-        maps = chosen.relevance
+        (placed,) = session.choose(sample.question, **how)
+        allocation, texture, maps = placed.given, placed.picture.original, placed.relevance_given
+        torn, holes = seams(allocation, maps)
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
-        shares = child_shares(chosen.allocation, maps, model.adapter.merge) if "merged" in way else None
-        text = answer(model, sample.question, session.images[0].original, replace(chosen, shares=shares))
-        tokens = int(chosen.allocation.valid.sum())
-        parents = 0 if shares is None else int((shares.flatten(2).sum(-1) > 0).sum())
-        torn, holes = seams(chosen)
-        score = anls(text, sample.answers)
-        found[way] = {"anls": score, "tokens": tokens, "merged": parents, "cracks": torn, "holes": holes}
+        parents, pixels = 0, None
+        if "merged" in way:
+            shares = child_shares(allocation, maps, model.adapter.merge)
+            parents, pixels = int((shares.flatten(2).sum(-1) > 0).sum()), merged_pixels(texture, allocation, shares)
+        score = anls(answer(model, sample.question, texture, allocation, pixels), sample.answers)
+        counts = {"tokens": placed.tokens, "merged": parents}
+        found[way] = {"anls": score, **counts, "cracks": torn, "holes": holes}
     return found
 
 
-def answer(model: VLM, question: str, texture: Texture, chosen: Chosen) -> str:
-    """What the model says to chosen tokens."""
+def answer(model: VLM, question: str, texture: Texture, allocation: Allocation, pixels: Tensor | None) -> str:
+    """What the model says to chosen tokens. pixels: that they show in the place of their samples"""
     with torch.no_grad():
-        ids = model.adapter.generate(
-            question, texture, chosen.allocation, shares=chosen.shares, do_sample=False, max_new_tokens=MOST
-        )
+        ids = model.adapter.generate(question, texture, allocation, pixels=pixels, do_sample=False, max_new_tokens=MOST)
     return model.adapter.decode(ids)[0].strip()
 
 
-def seams(chosen: Chosen) -> tuple[float, float]:
+def seams(allocation: Allocation, relevance: Relevance) -> tuple[float, float]:
     """The share of neighbouring inked cells with a crack between them, and of inked cells that no token covers."""
-    scale = delivered_scale(chosen.allocation, chosen.relevance.grid)[0].cpu().numpy()
-    ink = chosen.relevance.ink[0].cpu().numpy()
+    scale = delivered_scale(allocation, relevance.grid)[0].cpu().numpy()
+    ink = relevance.ink[0].cpu().numpy()
     shown = ink & np.isfinite(scale)
     return cracks(scale, shown), 1 - float(shown.sum() / ink.sum())
 

@@ -22,13 +22,12 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
 from texturevlm.video import open_video
-from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.video_baselines import BaselineSession
-from texturevlm_lab.rivals import steps_of
 from texturevlm_lab.studies.asking import piece_by_piece
 from texturevlm_lab.studies.study import DEVICE, MODEL, OUT, lead, option, provenance, study_main
 
@@ -72,7 +71,7 @@ def prompt(model: VLM, frames: np.ndarray, question: str, source: str, budget: i
     options, video = VideoOptions(FPS, None, None), open_video(frames, fps=FPS)
     kind: Any = VideoSession if source == "clip" else BaselineSession
     session = kind(*(() if source == "clip" else (source,)), model, video, options)
-    asked = session.asked(question, question, model.choosing(budget=budget), apart=True)
+    asked = session.request(question, question, model.config_for(budget=budget), apart=True)
     groups = asked.clip or []
     fillings = [model.adapter.filling(group, group[0].fps) for group in groups]
     views = [view for group in groups for view in group]
@@ -91,9 +90,9 @@ class Clips:
         _, source, method = key
         prompts = self._prompts(source, 2 * BUDGET if method else BUDGET)
         answers = [answer for *_, answer in self.films]
-        steps, adapter = steps_of("reduce_video", method, BUDGET) if method else (), self.model.adapter
-        said = generated(adapter, prompts, reduce=steps, decode=decode, max_new_tokens=NEW_TOKENS)
-        likely = log_likelihoods(adapter, prompts, answers, reduce=steps)
+        hooks = hooks_of("reduce_video", {"reduce": method, "keep": BUDGET} if method else {})
+        said = generated(self.model.adapter, prompts, hooks=hooks, decode=decode, max_new_tokens=NEW_TOKENS)
+        likely = log_likelihoods(self.model.adapter, prompts, answers, hooks=hooks)
         return [
             {"key": key, "seed": seed, "score": anls(text, [answer]), "likelihood": mean(one), "tokens": given.tokens}
             for seed, (text, answer, one, given) in enumerate(zip(said, answers, likely, prompts))
