@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import BUDGET, FINE_PAGES, TURN
+from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 
 if TYPE_CHECKING:
     from texturevlm.ask.config import AskConfig
@@ -65,10 +65,13 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.documents import check_document
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
+    if options.fine_pages is not None:
+        check_count("ask", "--fine-pages", options.fine_pages, 1, MOST_FINE_PAGES)
     asked = _checked(how, options.fine_pages, len(images))
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
