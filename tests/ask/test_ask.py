@@ -12,9 +12,8 @@ from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import share_budget
 from texturevlm.ask import session as sessions
-from texturevlm.placement import in_slots
+from texturevlm.placement import in_slots, placement
 from texturevlm.placement.placement import MIN_CHANCE, joined, place_together
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
@@ -94,11 +93,9 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
         picture.memo.keep(find_scorer("ask", "words"), (own,))
     weighed = []
 
-    def trading(textures, relevances, *, weights, **options):
-        weighed.append(weights)
-        return share_budget(textures, relevances, weights=weights, **options)
-
-    monkeypatch.setattr("texturevlm.placement.placement.share_budget", trading)
+    share_out = placement.share_out
+    watched = lambda items, **how: weighed.append([item.worth for item in items]) or share_out(items, **how)  # noqa: E731
+    monkeypatch.setattr(placement, "share_out", watched)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
