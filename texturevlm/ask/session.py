@@ -51,7 +51,7 @@ class ImageSession:
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
         how = self.model.config_for(**options)
         if self.read is not None and self.read[0] == self._key(question, how):
-            return self.read[1]
+            return list(self.read[1])
         return self.placements(question, how)
 
     def placements(self, question: str, how: AskConfig) -> list[Placement]:
