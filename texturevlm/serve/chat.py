@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` as OpenAI has it: what a request holds, and the form of the answers.
+"""`/v1/chat/completions` as OpenAI has it, answered by our model (local) or by another server (proxy).
 
 Images come as data URLs, or as `upload:ID` after `POST /api/images`. No address is ever fetched for a client.
 """
@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 import secrets
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
 
+from texturevlm.ask import ImageSession
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.messages import images_of, question_of
-from texturevlm.defaults import ALLOCATOR
-from texturevlm.serve.lanes import Stop
-from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, ApiError, Limits
-from texturevlm.serve.plans import QUICK, Choice
+from texturevlm.serve.answers import Question, Reply, error_of
+from texturevlm.serve.asking import details, events_of
+from texturevlm.serve.lanes import Stop, until_left
+from texturevlm.serve.limits import ApiError, Limits
+from texturevlm.serve.page import state_of
+from texturevlm.serve.plans import TokenOptions, name_of
+from texturevlm.serve.proxy import rewritten
 from texturevlm.serve.uploads import Upload, Uploads, upload_of
 
+router = APIRouter()
+LOCAL, PROXY = "local", "proxy"
 MOST_MESSAGES = 100
 UPLOADED = "upload:"
 ROLES = ("system", "developer", "user", "assistant")
 DATA_URL = re.compile(r"data:[\w.+/-]*(;[\w=.-]+)*;base64,", re.ASCII)
 
 
-class ChatRequest(BaseModel):
-    """OpenAI's fields that are used, and ours: budget, allocator, relevance. Others are accepted and ignored."""
+class ChatRequest(TokenOptions):
+    """OpenAI's fields that are used, beside ours. Others are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,31 +54,148 @@ class ChatRequest(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     stop: str | list[str] | None = None
     n: int = Field(default=1, ge=1, le=1)
-    budget: int | None = Field(default=None, ge=1, le=LARGEST_BUDGET)
-    allocator: str = ALLOCATOR
-    relevance: str = QUICK
 
     @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
-    def choice(self, budget: int) -> Choice:
-        """How the tokens are chosen, checked. budget: if the request has none"""
-        question = question_of(self.messages)[:LONGEST_QUESTION]
-        how = Choice(
-            question=question, budget=self.budget or budget, allocator=self.allocator, relevance=self.relevance
-        )
-        return how.check()
-
-    def longest(self, limits: Limits) -> int:
-        """Tokens of the answer, at most."""
-        return min(self.max_completion_tokens or self.max_tokens or 256, limits.answer_tokens)
-
-    def sampling(self) -> dict[str, Any]:
+    def generating(self, limits: Limits) -> dict[str, Any]:
         """Options of `generate`; greedy unless a temperature is given."""
-        if not self.temperature:
-            return {}
-        return {"temperature": self.temperature, **({} if self.top_p is None else {"top_p": self.top_p})}
+        longest = min(self.max_completion_tokens or self.max_tokens or 256, limits.answer_tokens)
+        sampling = {"temperature": self.temperature or None, "top_p": self.top_p if self.temperature else None}
+        return {"max_new_tokens": longest, **{name: value for name, value in sampling.items() if value is not None}}
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> dict[str, Any]:
+    """The one model that answers."""
+    settings = state_of(request).settings
+    named = {"id": settings.name, "object": "model", "created": settings.created, "owned_by": "texturevlm"}
+    own = [named] if settings.name else []
+    return {"object": "list", "data": own}
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def complete(request: Request, body: ChatRequest) -> JSONResponse | StreamingResponse:
+    """OpenAI's chat completions, with the fields of TokenOptions beside theirs."""
+    state = state_of(request)
+    if state.answerer is not None:
+        return await _local(request, body)
+    if state.settings.upstream is not None:
+        return await _proxy(request, body)
+    raise ApiError(409, "this server has no model; start it with --model or --upstream")
+
+
+async def _local(request: Request, body: ChatRequest) -> JSONResponse | StreamingResponse:
+    state = state_of(request)
+    model, limits, options = state.settings.model, state.limits, body.given
+    how = state.settings.config_for(body)
+
+    def prepare(stop: Stop) -> Any:
+        uploads = uploads_in(body.messages, state.uploads, limits, stop)
+        if not uploads:
+            raise ApiError(400, "messages: an image is needed")
+        if len(uploads) == 1 and uploads[0].pages > 1:
+            return state.pictures.whole(uploads[0], model, question_of(body.messages), how, stop)
+        images = [state.pictures.get(upload) for upload in uploads]
+        alone = len(images) == 1
+        return images[0].session(model) if alone else _together(model, images, how), 0.0
+
+    session, spent = await state.looking.run(request, prepare)
+    options |= body.generating(limits)
+    question = Question(session, without_images(body.messages), options, body.stops, spent)
+    state.answerer.submit(question)
+    form = Completion(state.settings.name, LOCAL)
+    if body.stream:
+        usage = bool((body.stream_options or {}).get("include_usage"))
+        return _streaming(_chunks(question, form, how, limits.seconds, usage))
+    reply = await until_left(request, question.loop.create_task(_answer(question)), question.stop, limits.seconds)
+    finish, usage_said, more = _ending(reply, how)
+    return _labelled(JSONResponse(form.whole(reply.text, finish, usage_said, more)), LOCAL)
+
+
+def _together(model: Any, images: list[Any], how: AskConfig) -> ImageSession:
+    return ImageSession(model, [image.picture(how.tokens) for image in images])
+
+
+async def _answer(question: Question) -> Reply:
+    async for kind, value in events_of(question, float("inf")):
+        if kind == "error":
+            raise error_of(value)
+        if kind == "answer":
+            reply: Reply = value
+            return reply
+    raise ApiError(500, "an error inside the server")
+
+
+async def _chunks(
+    question: Question, form: Completion, how: AskConfig, seconds: float, usage: bool
+) -> AsyncIterator[str]:
+    yield _event(form.chunk({"role": "assistant", "content": ""}))
+    async for kind, value in events_of(question, seconds):
+        if kind == "piece":
+            yield _event(form.chunk({"content": value}))
+        elif kind == "answer":
+            finish, said, more = _ending(value, how)
+            yield _event(form.chunk({}, finish))
+            if usage:
+                yield _event(form.last(said, more))
+        elif kind == "error":
+            yield _event(error_of(value).body())
+    yield "data: [DONE]\n\n"
+
+
+def _ending(reply: Reply, how: AskConfig) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Why an answer ended, its usage, and what is said of how it was made."""
+    known = details(reply)
+    usage = usage_of(reply.prompt_tokens, reply.answer.visual_tokens, len(reply.answer.tokens))
+    more = {name: known[name] for name in ("visual_tokens", "confidence", "seconds")} | said_of(how)
+    return "length" if reply.length else "stop", usage, more
+
+
+def said_of(how: AskConfig) -> dict[str, Any]:
+    """How the tokens were placed, for a client."""
+    tokens = how.tokens
+    return {
+        "budget": tokens.budget,
+        "allocator": name_of(tokens.allocator),
+        "relevance": name_of(tokens.relevance),
+    }
+
+
+async def _proxy(request: Request, body: ChatRequest) -> JSONResponse | StreamingResponse:
+    state = state_of(request)
+    upstream, how = state.settings.upstream, state.settings.config_for(body)
+
+    def rewrite(stop: Stop) -> Any:
+        uploads = uploads_in(body.messages, state.uploads, state.limits, stop)
+        images = [state.pictures.get(upload) for upload in uploads]
+        return rewritten(body.messages, images, question_of(body.messages), how.tokens)
+
+    messages, parts = await state.looking.run(request, rewrite)
+    ours = TokenOptions.model_fields
+    theirs = {name: value for name, value in (await request.json()).items() if name not in ours}
+    asked = {**theirs, "messages": messages, "model": upstream.model or body.model}
+    label = {**said_of(how), "parts": parts}
+    if body.stream:
+        return _streaming(await upstream.stream(asked, label), PROXY)
+    answer = await upstream.ask(request, asked, state.limits.seconds)
+    return _labelled(JSONResponse({**answer, "texturevlm": {"mode": PROXY, **label}}), PROXY)
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value)}\n\n"
+
+
+def _streaming(chunks: AsyncIterator[str], mode: str = LOCAL) -> StreamingResponse:
+    found = StreamingResponse(chunks, media_type="text/event-stream")
+    found.headers["x-texturevlm-mode"] = mode
+    return found
+
+
+def _labelled(answer: JSONResponse, mode: str) -> JSONResponse:
+    answer.headers["x-texturevlm-mode"] = mode
+    return answer
 
 
 def uploads_in(messages: list[dict[str, Any]], uploads: Uploads, limits: Limits, stop: Stop) -> list[Upload]:
