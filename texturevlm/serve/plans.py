@@ -92,17 +92,18 @@ def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> 
     stop.check()
     placed = perf_counter()
     picture, allocation = placement.picture, placement.given
+    height, width = allocation.size
     found: dict[str, Any] = {
         "id": asked.id,
         "page": asked.page,
-        "size": list(allocation.size),
+        "size": [height, width],
         "patch": allocation.patch,
         "budget": how.budget,
         "used": placement.tokens,
-        "full": picture.most_tokens,
+        "full": -(-height // how.patch) * -(-width // how.patch),
         "angle": round(picture.frame.angle, DIGITS),
         "allocator": "foveate" if asked.gaze is not None else name_of(how.allocator),
-        "scorer": "gaze" if asked.gaze is not None or asked.trail else placement.relevance.scorer,
+        "scorer": _followed(asked, placement, how),
         "how": repr(how),
         "value": float(expected_value(placement.relevance, placement.upright)),
         "grey": round(float(image.grey) * 255),
@@ -112,6 +113,13 @@ def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> 
         found["atlas"] = atlas(sample(picture.texture, placement.allocation).pixels[0, : placement.tokens, :3])
     taken = {"place": placed - began, "pixels": perf_counter() - placed}
     return {**found, "milliseconds": {name: round(seconds * 1e3, 1) for name, seconds in taken.items()}}
+
+
+def _followed(asked: PlanRequest, placement: Placement, how: TokenConfig) -> str:
+    """What the tokens follow, for a user."""
+    if asked.gaze is not None:
+        return "gaze"
+    return f"{name_of(how.relevance)} and gaze" if asked.trail else placement.relevance.scorer
 
 
 def box_in(frame: Frame, box: Sequence[float]) -> list[float]:
