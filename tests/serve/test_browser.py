@@ -193,6 +193,7 @@ def test_a_link_restores_the_state(page, browser, address):
     budget = slide(page, 300)
     page.keyboard.press("Escape")
     page.select_option("#allocator", "density")
+    page.select_option("#scorer", "scout")
     until(page, "document.querySelector('#pane-b p').textContent.includes('scout')")
     page.check("#show-relevance", force=True)
     until(page, "location.hash.includes('a=density') && location.hash.includes('h=1')")

@@ -35,6 +35,9 @@ def page(angle=0, stamp=False):
     return file.getvalue()
 
 
+STAMPED = page(stamp=True)
+
+
 def footprints(tokens):
     return np.concatenate([np.asarray(tokens[name], float) for name in ("centre", "ddx", "ddy")], -1)
 
@@ -61,7 +64,7 @@ def kept_session(client, model):
     return next(reversed(pictures._kept.values())).value.session(model)
 
 
-@pytest.mark.parametrize("content", [page(), page(90), page(stamp=True)], ids=["small", "turned", "stamped"])
+@pytest.mark.parametrize("content", [page(), page(90), STAMPED], ids=["small", "turned", "stamped"])
 def test_the_plan_the_chat_and_place_have_the_same_tokens(reading, reader, content):
     url = "data:image/png;base64," + base64.b64encode(content).decode()
     blocks = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
@@ -73,6 +76,7 @@ def test_the_plan_the_chat_and_place_have_the_same_tokens(reading, reader, conte
     wanted = tv.place(Image.open(io.BytesIO(content)), QUESTION, reader.config.tokens)
     assert np.abs(footprints_of(read.given) - footprints_of(wanted.given)).max() < 0.05
     assert np.abs(footprints(plan["tokens"]) - footprints_of(wanted.given)).max() < 0.05
+    assert bool(wanted.picture.regions) == (content == STAMPED)
     assert plan["used"] == wanted.tokens == chat["usage"]["prompt_tokens_details"]["visual_tokens"] > 189
     exact = tv.Allocation.from_json(reading.post("/api/allocation", json=asked).text)
     assert torch.equal(exact.centre, wanted.given.centre) and exact.size == wanted.given.size
@@ -114,8 +118,8 @@ def test_a_model_is_served_with_its_own_options(answering, model, monkeypatch):
     about, plan = answering.get("/api/about").json(), answering.post("/api/plan", json=asked).json()
     assert (about["allocator"], about["relevance"], about["budget"]) == ("density", "channels", 24)
     assert (plan["allocator"], plan["scorer"], plan["budget"]) == ("density", "channels", 24)
-    chat = {"messages": [{"role": "user", "content": [
-        {"type": "image_url", "image_url": {"url": f"upload:{asked['id']}"}}, {"type": "text", "text": QUESTION}]}]}  # fmt: skip
+    blocks = [{"type": "image_url", "image_url": {"url": f"upload:{asked['id']}"}}, {"type": "text", "text": QUESTION}]
+    chat = {"messages": [{"role": "user", "content": blocks}]}
     said = answering.post("/v1/chat/completions", json={**chat, "max_tokens": 1}).json()["texturevlm"]
     assert (said["allocator"], said["relevance"], said["budget"]) == ("density", "channels", 24)
     (read,) = kept_session(answering, model).read[1]

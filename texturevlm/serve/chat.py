@@ -32,7 +32,7 @@ from texturevlm.serve.proxy import rewritten
 from texturevlm.serve.uploads import Upload, Uploads, upload_of
 
 router = APIRouter()
-LOCAL, PROXY = "local", "proxy"
+MODE, LOCAL, PROXY = "x-texturevlm-mode", "local", "proxy"  # who answers
 MOST_MESSAGES = 100
 UPLOADED = "upload:"
 ROLES = ("system", "developer", "user", "assistant")
@@ -98,24 +98,21 @@ async def _local(request: Request, body: ChatRequest) -> JSONResponse | Streamin
         if len(uploads) == 1 and uploads[0].pages > 1:
             return state.pictures.whole(uploads[0], model, question_of(body.messages), how, stop)
         images = [state.pictures.get(upload) for upload in uploads]
-        alone = len(images) == 1
-        return images[0].session(model) if alone else _together(model, images, how), 0.0
+        if len(images) == 1:
+            return images[0].session(model), 0.0
+        return ImageSession(model, [image.picture(how.tokens) for image in images]), 0.0
 
     session, spent = await state.looking.run(request, prepare)
     options |= body.generating(limits)
     question = Question(session, without_images(body.messages), options, body.stops, spent)
     state.answerer.submit(question)
-    form = Completion(state.settings.name, LOCAL)
+    form = Completion(state.settings.name, how)
     if body.stream:
         usage = bool((body.stream_options or {}).get("include_usage"))
-        return _streaming(_chunks(question, form, how, limits.seconds, usage))
+        return _streaming(_chunks(question, form, limits.seconds, usage), LOCAL)
     reply = await until_left(request, question.loop.create_task(_answer(question)), question.stop, limits.seconds)
-    finish, usage_said, more = _ending(reply, how)
-    return _labelled(JSONResponse(form.whole(reply.text, finish, usage_said, more)), LOCAL)
-
-
-def _together(model: Any, images: list[Any], how: AskConfig) -> ImageSession:
-    return ImageSession(model, [image.picture(how.tokens) for image in images])
+    message = {"role": "assistant", "content": reply.text}
+    return JSONResponse(form.part(reply, _finish(reply), message=message), headers={MODE: LOCAL})
 
 
 async def _answer(question: Question) -> Reply:
@@ -128,39 +125,53 @@ async def _answer(question: Question) -> Reply:
     raise ApiError(500, "an error inside the server")
 
 
-async def _chunks(
-    question: Question, form: Completion, how: AskConfig, seconds: float, usage: bool
-) -> AsyncIterator[str]:
-    yield _event(form.chunk({"role": "assistant", "content": ""}))
+async def _chunks(question: Question, form: Completion, seconds: float, usage: bool) -> AsyncIterator[str]:
+    yield _event(form.part(delta={"role": "assistant", "content": ""}))
     async for kind, value in events_of(question, seconds):
         if kind == "piece":
-            yield _event(form.chunk({"content": value}))
+            yield _event(form.part(delta={"content": value}))
         elif kind == "answer":
-            finish, said, more = _ending(value, how)
-            yield _event(form.chunk({}, finish))
+            yield _event(form.part(finish=_finish(value), delta={}))
             if usage:
-                yield _event(form.last(said, more))
+                yield _event(form.part(value))
         elif kind == "error":
             yield _event(error_of(value).body())
     yield "data: [DONE]\n\n"
 
 
-def _ending(reply: Reply, how: AskConfig) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Why an answer ended, its usage, and what is said of how it was made."""
-    known = details(reply)
-    usage = usage_of(reply.prompt_tokens, reply.answer.visual_tokens, len(reply.answer.tokens))
-    more = {name: known[name] for name in ("visual_tokens", "confidence", "seconds")} | said_of(how)
-    return "length" if reply.length else "stop", usage, more
+def _finish(reply: Reply) -> str:
+    return "length" if reply.length else "stop"
+
+
+class Completion:
+    """The form of the answers of our model to one request."""
+
+    def __init__(self, model: str, how: AskConfig) -> None:
+        self.how = how
+        self.head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+
+    def part(self, reply: Reply | None = None, finish: str | None = None, **content: Any) -> dict[str, Any]:
+        """The whole answer (content: message), a chunk of it (delta) or the last chunk; with a reply its usage."""
+        kind = "chat.completion" if "message" in content else "chat.completion.chunk"
+        choices = [{"index": 0, **content, "logprobs": None, "finish_reason": finish}] if content else []
+        found = {**self.head, "object": kind, "choices": choices}
+        if reply is None:
+            return {**found, "texturevlm": {"mode": LOCAL}}
+        known, count = details(reply), len(reply.answer.tokens)
+        more = {name: known[name] for name in ("visual_tokens", "confidence", "seconds")}
+        usage = {
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": count,
+            "total_tokens": reply.prompt_tokens + count,
+            "prompt_tokens_details": {"visual_tokens": known["visual_tokens"]},  # among those of the prompt
+        }
+        return {**found, "usage": usage, "texturevlm": {"mode": LOCAL, **more, **said_of(self.how)}}
 
 
 def said_of(how: AskConfig) -> dict[str, Any]:
     """How the tokens were placed, for a client."""
-    tokens = how.tokens
-    return {
-        "budget": tokens.budget,
-        "allocator": name_of(tokens.allocator),
-        "relevance": name_of(tokens.relevance),
-    }
+    own = how.tokens
+    return {"budget": own.budget, "allocator": name_of(own.allocator), "relevance": name_of(own.relevance)}
 
 
 async def _proxy(request: Request, body: ChatRequest) -> JSONResponse | StreamingResponse:
@@ -180,22 +191,15 @@ async def _proxy(request: Request, body: ChatRequest) -> JSONResponse | Streamin
     if body.stream:
         return _streaming(await upstream.stream(asked, label), PROXY)
     answer = await upstream.ask(request, asked, state.limits.seconds)
-    return _labelled(JSONResponse({**answer, "texturevlm": {"mode": PROXY, **label}}), PROXY)
+    return JSONResponse({**answer, "texturevlm": {"mode": PROXY, **label}}, headers={MODE: PROXY})
 
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value)}\n\n"
 
 
-def _streaming(chunks: AsyncIterator[str], mode: str = LOCAL) -> StreamingResponse:
-    found = StreamingResponse(chunks, media_type="text/event-stream")
-    found.headers["x-texturevlm-mode"] = mode
-    return found
-
-
-def _labelled(answer: JSONResponse, mode: str) -> JSONResponse:
-    answer.headers["x-texturevlm-mode"] = mode
-    return answer
+def _streaming(chunks: AsyncIterator[str], mode: str) -> StreamingResponse:
+    return StreamingResponse(chunks, media_type="text/event-stream", headers={MODE: mode})
 
 
 def uploads_in(messages: list[dict[str, Any]], uploads: Uploads, limits: Limits, stop: Stop) -> list[Upload]:
@@ -240,50 +244,13 @@ def _image(url: Any, uploads: Uploads, limits: Limits, stop: Stop) -> Upload:
 
 def without_images(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conversation as a chat template takes it: where an image was, there is only its place."""
-    known = {"developer": "system"}  # OpenAI's newer name for it
-    return [{"role": known.get(one["role"], one["role"]), "content": _places(one["content"])} for one in messages]
 
+    def block(given: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "image"} if given["type"] == "image_url" else {"type": "text", "text": given["text"]}
 
-def _places(content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    return [
-        {"type": "image"} if one["type"] == "image_url" else {"type": "text", "text": one["text"]} for one in content
-    ]
-
-
-class Completion:
-    """The form of the answers to one request. mode: local or proxy, said in every one of them"""
-
-    def __init__(self, model: str, mode: str) -> None:
-        self.model, self.mode = model, mode
-        self.id, self.created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-
-    def whole(self, text: str, finish: str, usage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": usage, **self.label(more)}
-
-    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {**self._head("chat.completion.chunk"), "choices": [choice], **self.label({})}
-
-    def last(self, usage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-        """The chunk with the usage."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage, **self.label(more)}
-
-    def label(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"texturevlm": {"mode": self.mode, **more}}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-
-def usage_of(prompt: int, visual: int, answer: int) -> dict[str, Any]:
-    """Tokens; the visual ones are among those of the prompt."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"visual_tokens": visual},
-    }
+    found = []
+    for message in messages:
+        role, content = message["role"], message["content"]
+        content = content if isinstance(content, str) else [block(given) for given in content]
+        found.append({"role": "system" if role == "developer" else role, "content": content})  # OpenAI's newer name
+    return found

@@ -21,7 +21,7 @@ from texturevlm.ask.config import OPTIONS, TOKENS
 from texturevlm.check import check_choice
 from texturevlm.frame import Frame
 from texturevlm.placement import Placement, TokenConfig, place
-from texturevlm.relevance import client_scorers
+from texturevlm.relevance import client_scorers, find_scorer
 from texturevlm.sampling import sample
 from texturevlm.serve.drawing import atlas
 from texturevlm.serve.gaze import LONGEST_TRAIL, around, gaze_evidence
@@ -92,7 +92,9 @@ def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> 
     stop.check()
     placed = perf_counter()
     picture, allocation = placement.picture, placement.given
-    height, width = allocation.size
+    (height, width), scorer = allocation.size, placement.relevance.scorer
+    if asked.trail:  # evidence is beside what the scorer found
+        scorer = f"{find_scorer('plan', how.relevance, asked.question).name} and gaze"
     found: dict[str, Any] = {
         "id": asked.id,
         "page": asked.page,
@@ -103,7 +105,7 @@ def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> 
         "full": -(-height // how.patch) * -(-width // how.patch),
         "angle": round(picture.frame.angle, DIGITS),
         "allocator": "foveate" if asked.gaze is not None else name_of(how.allocator),
-        "scorer": _followed(asked, placement, how),
+        "scorer": scorer,
         "how": repr(how),
         "value": float(expected_value(placement.relevance, placement.upright)),
         "grey": round(float(image.grey) * 255),
@@ -113,13 +115,6 @@ def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> 
         found["atlas"] = atlas(sample(picture.texture, placement.allocation).pixels[0, : placement.tokens, :3])
     taken = {"place": placed - began, "pixels": perf_counter() - placed}
     return {**found, "milliseconds": {name: round(seconds * 1e3, 1) for name, seconds in taken.items()}}
-
-
-def _followed(asked: PlanRequest, placement: Placement, how: TokenConfig) -> str:
-    """What the tokens follow, for a user."""
-    if asked.gaze is not None:
-        return "gaze"
-    return f"{name_of(how.relevance)} and gaze" if asked.trail else placement.relevance.scorer
 
 
 def box_in(frame: Frame, box: Sequence[float]) -> list[float]:
