@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from texturevlm.ask.processor import TextureProcessor
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
-    from texturevlm.live import VideoStream
     from texturevlm.pages import choose_pages
     from texturevlm.placement import TokenConfig, choose_tokens, compile, place, prepare
     from texturevlm.rebuilding import rebuild, resized
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
+    from texturevlm.video.live import VideoStream
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _NAMES = {
     "sampling": ("generate_mipmaps", "sample", "sample_foveated"),
     "scout": ("load_scout",),
     "types": ("Allocation", "Patches", "Texture"),
-    "live": ("VideoStream",),
+    "video.live": ("VideoStream",),
 }
 _MODULES = {name.partition(":")[0]: (module, name.rpartition(":")[2]) for module in _NAMES for name in _NAMES[module]}
 

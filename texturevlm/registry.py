@@ -7,6 +7,7 @@ literal does not have; a package adds a name with `[project.entry-points."textur
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -25,12 +26,12 @@ def near_miss(name: str, known: Collection[str]) -> str:
 
 @lru_cache(maxsize=None)
 def plug_ins(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name; ValueError if two packages give one name to different things."""
+    """The entry points of a group by name. What two packages call by one name is left out, but for the first."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        known = found.setdefault(point.name, point)
-        if known.value != point.value:
-            raise ValueError(f"{group}: {point.name} must name one thing, got {known.value} and {point.value}")
+        if found.setdefault(point.name, point).value != point.value:
+            got = f"{point.value} beside {found[point.name].value}"
+            warnings.warn(f"{group}: {point.name} must name one thing, got {got}, which stays", stacklevel=2)
     return found
 
 

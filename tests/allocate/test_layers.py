@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import Cells, cells_of, runs_of
 from texturevlm.allocate.footprints import use_all
 from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
-from texturevlm.allocate.runs import cells_of, runs_of
 from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.legibility import UNIT, legibility

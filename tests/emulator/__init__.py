@@ -14,7 +14,9 @@ import random
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,15 +43,19 @@ class Emulator:
     folder:    where compiled sources are kept
     mutations: (source or header, text, replacement), to see whether an error is found
     launches:  how often each kernel was started
+    watchers:  each is told of every launch: source, kernel, grid, parameters, the rest by name
     """
 
     def __init__(self, folder: Path, *mutations: tuple[str, str, str]) -> None:
         self.folder, self.mutations = folder, mutations
         self.libraries: dict[str, ctypes.CDLL] = {}
         self.launches: Counter[str] = Counter()
+        self.watchers: list[Callable[[str, str, Any, bytes, dict[str, Any]], None]] = []
 
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
         self.launches[name] += 1
+        for watcher in self.watchers:
+            watcher(source, name, blocks, parameters, {"early": early, "threads": threads, **define})
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
         entry = getattr(self._library(source, {**define, "SCALAR": 32}), f"emulate_{name}")
         entry.restype = ctypes.c_char_p

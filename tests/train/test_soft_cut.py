@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.quadtree import Forest
 from texturevlm_lab.train.soft_cut import generations, relaxed_cut
 
 # Three roots with four children each; the children of the first two have four children each.

@@ -12,6 +12,7 @@ from typing import Any
 
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.request import Request, has_column
+from texturevlm.cuda.graph import can_capture
 from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.hook import CapturedModel
@@ -46,7 +47,7 @@ class CapturedModels:
     @property
     def wanted(self) -> bool:
         """Whether capture is wanted."""
-        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
+        return can_capture(self.adapter.device) if self.captured is None else self.captured
 
     @property
     def reasons(self) -> list[str]:

@@ -11,6 +11,7 @@ from texturevlm.ask.session import ImageSession
 from texturevlm.pages import PageTokens, choose_pages, open_pages
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.placement import Placement
+from texturevlm.vlm.hook import check_own_pixels
 from texturevlm.vlm.prompts import worded
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def check_document(how: AskConfig) -> None:
     for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.kind, "chosen")):
         if got != wanted:
             raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+    check_own_pixels("document", how.hooks)
     if how.tokens.relevance == "model":
         raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
 

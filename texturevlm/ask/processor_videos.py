@@ -16,10 +16,7 @@ from torch import Tensor
 
 from texturevlm.ask.videos import FPS, check_video_relevance, is_video
 from texturevlm.placement import TokenConfig
-from texturevlm.video.clip import choose_clip
-from texturevlm.video.moments import keep_moments
-from texturevlm.video.sources import open_video
-from texturevlm.video.upright import upright_moments
+from texturevlm.video import choose_clip, keep_moments, open_video, upright_moments
 from texturevlm.vlm.views import View, moment_view
 
 OWN_OPTIONS = ("fps", "num_frames", "do_sample_frames", "return_metadata")  # of video processors; the first is used

@@ -18,12 +18,19 @@ from texturevlm.ask.request import Request
 from texturevlm.draw import draw
 from texturevlm.frame import Frame
 from texturevlm.placement import Picture, Placement
-from texturevlm.video.clip import SeenMoment, ShownMoment, choose_clip
-from texturevlm.video.decoding import is_live
-from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import Moment, keep_moments
-from texturevlm.video.sources import ARRAYS, open_video
-from texturevlm.video.upright import upright_moments
+from texturevlm.video import (
+    ARRAYS,
+    FrameSource,
+    Moment,
+    MomentEvidence,
+    MomentTokens,
+    choose_clip,
+    is_live,
+    keep_moments,
+    open_video,
+    upright_moments,
+)
+from texturevlm.vlm.hook import check_own_pixels
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
@@ -86,7 +93,7 @@ class VideoSession:
         self.model, self.rate, self.fps = model, options.rate, min(fps, found.fps)
         self.keep(found, adapter.moments if adapter.videos else 1)
         self.notes = list(found.notes)
-        self.shown: list[ShownMoment] = []
+        self.shown: list[MomentTokens] = []
         self.read: tuple[Any, list[Placement]] | None = None
 
     def keep(self, source: FrameSource, together: int) -> None:
@@ -134,7 +141,7 @@ class VideoSession:
             tokens = replace(tokens, budget=max(1, min(tokens.budget, round(self.rate * self.seconds))))
             check_context("ask", tokens.budget, self.model.model.config)
         before = {moment.time: moment for moment in self.shown}
-        seen = {time: SeenMoment(before[time].allocation, own) for time, own in (attention or {}).items()}
+        seen = {time: MomentEvidence(before[time].allocation, own) for time, own in (attention or {}).items()}
         moments, frame = self.upright(how.tokens.turn)
         self.shown = choose_clip(moments, question, tokens, device=self.model.device, seen=seen)
         pictures = {
@@ -150,8 +157,11 @@ class VideoSession:
         """
         if how.kind != KINDS[0]:
             raise ValueError(f"ask: tokens must be chosen for a video, got {how.kind}")
+        check_own_pixels("video", how.hooks)
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
+        if hook := next((hook for hook in how.hooks if hook.repaints), None):
+            raise ValueError(f"ask: hooks must leave the pixels of a video, got {hook.name}")
         adapter = self.model.adapter
         adapter.checked_layout("ask", how.levels, how.coordinates, COORDINATES)
         if adapter.videos:  # wrong messages are refused before slow work

@@ -19,7 +19,7 @@ from torch.nn import functional
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
-from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
+from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay, can_capture
 from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.placement import choose, choose_tokens
@@ -112,7 +112,7 @@ class Chooser:
         self.sampled = recipe.write in ("patches", "codes")
         self.reason: str | None = None  # why the last batch was not a replay
         self._real = 0  # images of a batch, without what fills it up
-        self._graphs = device.type == "cuda" and not keep_texture
+        self._graphs = can_capture(device) and not keep_texture
         self._kept = KeptReplays(graphs)
         self._staged: dict[Any, Tensor] = {}
 
@@ -148,11 +148,11 @@ class Chooser:
         sizes: (B, 2), the extents of images that are to be stretched, all of which begin at the upper left
         asked: the question about each
         """
-        scorer, count = find_scorer("corpus", bucket.scorer), len(raw)
+        scorer = find_scorer("corpus", bucket.scorer)
         question = _encoded(asked) if scorer.name == "scout" else []
         inputs = [raw, *([sizes] if sizes is not None else []), *question]
         with torch.no_grad():
-            self.reason = self._no_graph_because(raw, scorer, count == self.most(bucket.size))
+            self.reason = self._no_graph_because(raw, scorer, bucket)
             if self.reason is None:
                 self._real = len(own_sizes)
                 replay = self._replay(scorer, bucket, sizes is not None, inputs)
@@ -244,11 +244,13 @@ class Chooser:
         sizes = [image.size for image in images] + [bucket.size] * (count - len(images))
         return raw, torch.tensor(sizes, dtype=torch.float32).to(self.device)
 
-    def _no_graph_because(self, raw: Tensor, scorer: Scorer, full: bool) -> str | None:
+    def _no_graph_because(self, raw: Tensor, scorer: Scorer, bucket: Bucket) -> str | None:
         if self.keep_texture:
             return "a model or a thumbnail reads the texture"
-        if raw.is_cuda and not full:
+        if can_capture(raw.device) and len(raw) < self.most(bucket.size):
             return "less than half a batch"
+        if bucket.question:
+            return "the question is read on the CPU, and a graph would go on answering the first one"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
         return no_graph_because(like, scorer, self.recipe.tokens)
 

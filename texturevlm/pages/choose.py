@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.allocate.traverse import Item, traverse
+from texturevlm.allocate.share import Item, spend
 from texturevlm.check import check_count
 from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 from texturevlm.pages.document import ImagePages, open_pages
@@ -96,20 +96,25 @@ def page_tokens(
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
     sheet = _sheet_budget(len(pages), how.budget, fine_pages)
-    budget, pictures = how.budget - sheet, dict[int, Picture]()
+    budget, opened = how.budget - sheet, dict[int, tuple[Picture, Relevance]]()
     balance = how.weighing(budget / min(len(pages), fine_pages))
 
-    def opened(index: int) -> tuple[Texture, Relevance]:
-        picture = pictures[index] = pages.picture(index, FINE_PIXELS, how, device)
-        return picture.texture, picture.memo.find(question, scorer=how.relevance, balance=balance)
+    def open_page(index: int) -> tuple[Texture, Relevance]:
+        picture = pages.picture(index, FINE_PIXELS, how, device)
+        relevance = picture.memo.find(question, scorer=how.relevance, balance=balance)
+        opened[index] = picture, relevance
+        return picture.texture, relevance
 
-    items = [Item(sight.worth, partial(opened, index)) for index, sight in enumerate(sights)]
+    items = [Item(partial(open_page, index), sight.worth) for index, sight in enumerate(sights)]
+    given: Any = {"patch": how.patch, **how.options}
+    shares = spend(items, budget=budget, most=fine_pages, allocator=how.chooser, **given)
     found = []
-    for item in traverse(items, budget=budget, most=fine_pages, patch=how.patch, allocator=how.chooser):
-        placement = Placement(pictures[item.index], item.allocation, item.relevance)
-        found.append(PageTokens((item.index + 1,), placement, sights[item.index].worth))
-    shown = {number for page in found for number in page.numbers}
-    others = [index for index in range(len(pages)) if index + 1 not in shown]
+    for index, share in enumerate(shares):
+        if share:
+            picture, relevance = opened[index]
+            placed = how.chooser(picture.texture, relevance, budget=share, **given)
+            found.append(PageTokens((index + 1,), Placement(picture, placed, relevance), sights[index].worth))
+    others = [index for index, share in enumerate(shares) if not share]
     return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
 
 

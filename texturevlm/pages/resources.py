@@ -1,6 +1,6 @@
 """One budget over everything that a question may be about: images, documents, frames of clips.
 
-All of them become units of one kind: an image, a page, a frame. One traversal (`allocate/traverse.py`) decides which
+All of them become units of one kind: an image, a page, a frame. One rule (`allocate/share.py`) decides which
 units are worth a closer look, and hands out the tokens, whatever they belong to.
 """
 

@@ -22,7 +22,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import Capture
 from texturevlm.allocate.share import as_batch
 from texturevlm.check import check_count, check_size
-from texturevlm.cuda.graph import KeptReplays
+from texturevlm.cuda.graph import KeptReplays, can_capture
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import cover_limit
@@ -185,7 +185,7 @@ def captured_question(scorer: Scorer, question: str) -> tuple[Scorer, tuple[Tens
 
 def no_graph_because(image: Tensor, scorer: Scorer, how: TokenConfig) -> str | None:
     """Why the choice of tokens for an image (B, C, H, W) cannot be captured; None if it can."""
-    if not image.is_cuda:
+    if not can_capture(image.device):
         return f"graphs are for a GPU, and the image is on {image.device.type}"
     if how.turn != 0:
         return "images are turned upright one by one"
@@ -257,7 +257,7 @@ def compile(
     how = TokenConfig(budget, allocator, turn=turn, patch=patch, options=options)
     chooser = CompiledChooser(how.given(relevance=relevance).check("compile"), graphs)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
+    if can_capture(device):
         asked = "anything" if declares(relevance, "capturable") else ""
         chooser(torch.zeros(batch, 3, height, width, device=device), asked)
     return chooser

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from texturevlm.cuda.graph import can_capture
 from texturevlm.frame import Frame, TextRegion, upright_frame
 from texturevlm.ops import backend as backends
 from texturevlm.placement.config import TokenConfig
@@ -121,7 +122,7 @@ def prepare(
              texture units
     angle:   of the text, where it was found already and `how` asks for it to be found
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("prepare", how)
     if isinstance(image, Picture):
         picture = image if device is None else image.to(torch.device(device))
         original, findings = picture.original, picture.findings
@@ -152,8 +153,8 @@ def _picture(original: Texture, findings: Findings, turn: float | str, times: in
         findings.turn = find_turn_and_read(original)
     angle, spots = findings.turn
     found = _shown(original, findings, angle, times, patch)
-    # The scout's reading serves its scorers; not on a GPU, where a graph reads anew for less.
-    if spots is not None and not spots.text.is_cuda and times == 1:
+    # The scout's reading serves its scorers; not where a graph reads anew for less.
+    if spots is not None and not can_capture(spots.text.device) and times == 1:
         for name in FOUND_BY:
             found.memo.keep(find_scorer("prepare", name), spots)
     return replace(found, regions=tuple(find_regions(found.texture)))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import LEAST, Item
+from texturevlm.allocate.share import spend as share_out
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.frame import Frame, following
@@ -25,10 +26,9 @@ from texturevlm.placement.picture import Picture, prepare
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, Scorer, declares, find_scorer
 from texturevlm.relevance.maps import normalised
 from texturevlm.scout import Question
-from texturevlm.types import COLUMNS, Allocation
+from texturevlm.types import COLUMNS, Allocation, Texture
 
 MIN_CHANCE = 0.1  # that a question to several images is about a certain one
-FLOOR = 16  # tokens of an image beside others, as far as the budget has them
 BY_EVIDENCE = "attention"  # the relevance that asks no scorer: the evidence is all there is
 
 
@@ -97,7 +97,7 @@ def place(
     picture: what `prepare` made, or any image
     evidence, after: as in `place_together`, of this picture
     """
-    how = (TokenConfig() if how is None else how).check("place")
+    how = TokenConfig.of("place", how).check("place")
     seen = None if evidence is None else [evidence]
     known = None if after is None else [after]
     found = place_together([prepare(picture, how)], question, how, evidence=seen, after=known)
@@ -126,7 +126,7 @@ def place_together(
     captured: what may place the tokens of one picture by a graph
     first:    the number of the first picture among those that a scorer holds maps of
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("place_together", how)
     rest = how.budget - sum(placement.tokens for placement in after or ())
     if after is not None and rest < len(pictures):
         return []
@@ -218,23 +218,23 @@ def spend(
 
     chances: that the question is about each
     """
-    shares = [how.budget]
+    shares, given = [how.budget], dict[str, Any](patch=how.patch, **how.options)
     if len(pictures) > 1:
-        most = [picture.most_tokens for picture in pictures]
-        shares = split_budget(
-            [picture.texture for picture in pictures],
-            maps,
-            budget=how.budget,
-            floor=[min(own, FLOOR, how.budget // len(maps)) for own in most],
-            ceiling=most,
-            patch=how.patch,
-            allocator=how.chooser,
-            weights=chances,
-        )
+        floors = [min(picture.most_tokens, LEAST, how.budget // len(maps)) for picture in pictures]
+        spare = how.budget - sum(floors)  # what the other pictures leave
+        items = [
+            Item(partial(_opened, picture, own), chance, floor, min(picture.most_tokens, floor + spare))
+            for picture, own, chance, floor in zip(pictures, maps, chances, floors)
+        ]
+        shares = share_out(items, budget=how.budget, allocator=how.chooser, **given)
     return [
-        Placement(picture, how.chooser(picture.texture, own, budget=share, patch=how.patch, **how.options), own)
+        Placement(picture, how.chooser(picture.texture, own, budget=share, **given), own)
         for picture, own, share in zip(pictures, maps, shares)
     ]
+
+
+def _opened(picture: Picture, relevance: Relevance) -> tuple[Texture, Relevance]:
+    return picture.texture, relevance
 
 
 def check_budget(budget: int, pictures: int) -> None:

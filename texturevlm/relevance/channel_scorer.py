@@ -16,6 +16,7 @@ from torch import Tensor
 
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
+from texturevlm.cuda.graph import can_capture
 from texturevlm.frame import Frame
 from texturevlm.relevance.channel_features import (
     cell_features,
@@ -96,6 +97,10 @@ class ChannelScorer:
         """The channels of the images; those whose input was not given are left out."""
         return ChannelReading(texture, channel_layers(texture, **self.given), {})
 
+    def prepare_with(self, texture: Texture, channels: Texture) -> ChannelReading:
+        """The same with channels that are known already, as a stream keeps them."""
+        return ChannelReading(texture, channel_layers(texture, channels, **self.given), {})
+
     def score(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """A softmax over all cells, whether something was asked or not."""
         total = prepared.logits(self.form, maps, self.kinds(maps))
@@ -124,7 +129,7 @@ class ChannelScorer:
             return None
         term = torch.zeros_like(maps.salience)
         pages = self.kinds(maps) != IMAGE_KINDS.index("photograph")
-        if pages.is_cuda or pages.any():  # on a GPU finding out would wait
+        if can_capture(pages.device) or pages.any():  # finding out would wait
             term = term + QUESTION_WEIGHT * self._scout_ratio(prepared, question, maps) * pages[:, None, None]
         if (
             "encoder" in self.given

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
+from texturevlm.cuda.graph import can_capture
 from texturevlm.defaults import PATCH, RELEVANCE
 from texturevlm.relevance.balances import find_balance
 from texturevlm.relevance.maps import Balance, ImageMaps, Relevance, cell_level, normalised
@@ -103,9 +104,9 @@ class Prepared:
 
     @property
     def _only_photographs(self) -> bool:
-        """Whether all images are known to be photographs; on a GPU finding out would wait."""
+        """Whether all images are known to be photographs; what is captured does not find out, which would wait."""
         photograph = self.maps.photograph
-        return photograph is not None and not photograph.is_cuda and bool(photograph.all())
+        return photograph is not None and not can_capture(photograph.device) and bool(photograph.all())
 
     def moved(self, texture: Texture) -> Prepared:
         """A copy for the same images on another device; OCR's pages are kept, tensors are computed again there."""

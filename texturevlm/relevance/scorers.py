@@ -38,6 +38,7 @@ class Scorer(Protocol):
                  CUDA graph can capture them
     upright:     for a scorer that holds maps of the images: a method that takes the number of an image and its
                  Frame, and returns the scorer of its upright picture
+    prepare_with: for a scorer that reads channels: `prepare` with a Texture of some that are known already
     """
 
     name: str
@@ -122,6 +123,10 @@ class EmbeddingScorer:
             layers = [texture.names.index(name) for name in EMBEDDING_LAYERS]
             return texture.levels[0][:, layers].float(), "area"
         return embed(texture.levels[0][:, :3], self.encoder, self.projection), "bilinear"
+
+    def prepare_with(self, texture: Texture, channels: Texture) -> tuple[Tensor, str]:
+        """Embedding channels that are known already, as a stream carries them, else the encoder's features."""
+        return self.prepare(channels if set(EMBEDDING_LAYERS) <= set(channels.names) else texture)
 
     def score(
         self, prepared: tuple[Tensor, str], question: str | Question, maps: ImageMaps

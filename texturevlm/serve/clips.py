@@ -19,9 +19,7 @@ from texturevlm.serve.lanes import Stop
 from texturevlm.serve.plans import PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
-from texturevlm.video.clip import choose_clip
-from texturevlm.video.moments import Moment, changed_tiles
-from texturevlm.video.upright import upright_moments
+from texturevlm.video import Moment, changed_tiles, choose_clip, upright_moments
 
 
 class KeptScorer:

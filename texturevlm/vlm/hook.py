@@ -162,6 +162,12 @@ def check_hooks(function: str, config: Any, hooks: Sequence[ModelHook]) -> None:
         one.check(function, config, hooks)
 
 
+def check_own_pixels(kind: str, hooks: Sequence[ModelHook]) -> None:
+    """Raise if a hook changes what tokens show of something that is no image. kind: what it is, such as a video"""
+    if hook := next((one for one in hooks if one.repaints), None):
+        raise ValueError(f"ask: hooks must leave the pixels of a {kind}, got {hook.name}")
+
+
 @contextmanager
 def running(adapter: Adapter, hooks: Sequence[ModelHook], *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
     """Inside, the hooks change the model of an adapter, whose lock is held; arguments and result as of `run`."""

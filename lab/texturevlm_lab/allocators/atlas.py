@@ -14,13 +14,14 @@ from torch.nn import functional
 from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.forest import Forest
-from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, lay, most_that_fits, scored
+from texturevlm.allocate.quadtree import Forest
+from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, ladder, scored
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.segment import superpixels
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm_lab.allocators.regions import Regions, find_regions
+from texturevlm_lab.allocators.search import lay, most_that_fits
 
 _REGIONS = 50
 _STEPS = 2.0  # scales per octave

@@ -10,10 +10,10 @@ from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, use_all
 from texturevlm.allocate.layers import fitted
-from texturevlm.allocate.search import NATIVE, SCALES_PER_OCTAVE, Layer, best_squares, scored
-from texturevlm.allocate.value import scale_of_boxes
+from texturevlm.allocate.search import NATIVE, SCALES_PER_OCTAVE, Layer, scored
 from texturevlm.check import check_count
 from texturevlm.ops.legibility import legibility
+from texturevlm_lab.allocators.search import best_squares, scale_of_boxes
 
 _MOST_LOOKS = 4
 _FIRST = 0.1  # of the budget

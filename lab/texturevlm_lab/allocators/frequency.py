@@ -19,7 +19,7 @@ from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes
 from texturevlm.allocate.plain import fits_whole, resize
-from texturevlm.allocate.search import OVERVIEW, SCALES_PER_OCTAVE, Layer, finest_span, floor_span, most_of_best, scored
+from texturevlm.allocate.search import OVERVIEW, SCALES_PER_OCTAVE, Layer, finest_span, floor_span, scored
 from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.cover import cover, rows_of
@@ -27,6 +27,7 @@ from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.information import LOST
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.search import most_of_best
 from texturevlm_lab.allocators.steerable import steerable_bands
 
 ORIENTATIONS, OCTAVES = 4, 5

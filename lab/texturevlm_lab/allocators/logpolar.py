@@ -17,8 +17,8 @@ from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import ROUNDING, Box, Boxes
 from texturevlm.allocate.plain import TokenGrid, fits_whole
 from texturevlm.allocate.search import BISECTIONS, blank_boxes
-from texturevlm.allocate.value import value_of_boxes
 from texturevlm.check import check_choice, check_count
+from texturevlm_lab.allocators.search import value_of_boxes
 
 PATTERNS = ("rings", "spiral")
 _E0_TRIED = (0.05, 0.2, 0.8)

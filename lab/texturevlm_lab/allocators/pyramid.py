@@ -14,8 +14,9 @@ import numpy as np
 from texturevlm.allocate.allocator import per_image
 from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.allocate.search import OVERVIEW, Layer, best_squares, floor_span, scored, value_of
+from texturevlm.allocate.search import OVERVIEW, Layer, floor_span, scored
 from texturevlm.ops.cover import cover, rows_of
+from texturevlm_lab.allocators.search import best_squares, value_of
 
 _FRACTIONS = (0.0, 1 / 3, 2 / 3)  # of an octave
 _EASE = (1.4, 1.0, 0.7, 0.5)  # a cell needs samples this many times as wide as its legible_scale; each is tried

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.video.sources import ARRAYS, open_video
+from texturevlm.video import ARRAYS, open_video
 from texturevlm_lab.bench.pictures import smooth_noise
 
 FOLDER = "TEXTUREVLM_VIDEOS"

@@ -219,7 +219,7 @@ def facts() -> Iterator[tuple[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print two tables in Markdown: the rooms, and the claims."""
     description = (__doc__ or "").split("\n")[0]
-    argparse.ArgumentParser("python -m studies.count", description=description).parse_args(arguments)
+    argparse.ArgumentParser("python -m texturevlm_lab.studies.count", description=description).parse_args(arguments)
     print("| folder | files | Python | CUDA | lines |\n|---|--:|--:|--:|--:|")
     for name, count, python, cuda in room_rows():
         print(f"| {name} | {count} | {python:,} | {cuda:,} | {python + cuda:,} |")

@@ -11,52 +11,54 @@ the share where one is shown at least twice as finely as the other; ink that no 
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
 
-from texturevlm.allocate.value import cracks, delivered_scale
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.types import Texture
+from texturevlm.allocate.value import delivered_scale
+from texturevlm.ask import VLM
+from texturevlm.placement import Placement
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.answers import anls
-from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.rivals.hooks.merge import child_shares
 from texturevlm_lab.rivals.hooks.merged import merged_pixels
-from texturevlm_lab.studies.asking import ASKING, asked_once, settings_of
-from texturevlm_lab.studies.study import evenly, provenance, study_main
+from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
+from texturevlm_lab.studies.study import lead, provenance, study_main
 
 MOST = 48  # tokens of an answer
 WAYS = ("resize", "dag", "dag, merged", "dag, all merged", "quadtree", "auto")
 
 
-def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
+def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """ANLS of each way, its tokens, how many of them are merged, cracks and holes."""
-    found: dict[str, Any] = {"id": sample.id, "page": sample.image.name}
+    found: dict[str, Any] = {}
     session = model.prepare(sample.image)
     for way in WAYS:
         allocator, _, _ = way.partition(",")
-        (chosen,) = session.choose(sample.question, budget=budget, relevance=relevance, allocator=allocator)
+        how: Any = {"budget": options.budget, "relevance": options.relevance, "allocator": allocator}
+        (chosen,) = session.choose(sample.question, **how)
         maps = chosen.relevance
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
         shares = child_shares(chosen.allocation, maps, model.adapter.merge) if "merged" in way else None
-        texture = session.images[0].original
+        texture = chosen.picture.texture
         pixels = None if shares is None else merged_pixels(texture, chosen.allocation, shares)
         text = answer(model, sample.question, texture, replace(chosen, pixels=pixels))
         tokens = int(chosen.allocation.valid.sum())
         parents = 0 if shares is None else int((shares.flatten(2).sum(-1) > 0).sum())
-        torn, holes = seams(chosen)
+        torn, holes = seams(chosen.allocation, maps)
         score = anls(text, sample.answers)
         found[way] = {"anls": score, "tokens": tokens, "merged": parents, "cracks": torn, "holes": holes}
     return found
 
 
-def answer(model: VLM, question: str, texture: Texture, chosen: Chosen) -> str:
+def answer(model: VLM, question: str, texture: Texture, chosen: Placement) -> str:
     """What the model says to chosen tokens."""
     with torch.no_grad():
         ids = model.adapter.generate(
@@ -65,10 +67,10 @@ def answer(model: VLM, question: str, texture: Texture, chosen: Chosen) -> str:
     return model.adapter.decode(ids)[0].strip()
 
 
-def seams(chosen: Chosen) -> tuple[float, float]:
+def seams(allocation: Allocation, relevance: Relevance) -> tuple[float, float]:
     """The share of neighbouring inked cells with a crack between them, and of inked cells that no token covers."""
-    scale = delivered_scale(chosen.allocation, chosen.relevance.grid)[0].cpu().numpy()
-    ink = chosen.relevance.ink[0].cpu().numpy()
+    scale = delivered_scale(allocation, relevance.grid)[0].cpu().numpy()
+    ink = relevance.ink[0].cpu().numpy()
     shown = ink & np.isfinite(scale)
     return cracks(scale, shown), 1 - float(shown.sum() / ink.sum())
 
@@ -78,10 +80,8 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     pages, found = [row["page"] for row in rows], []
     for way in WAYS:
         own = {name: [row[way][name] for row in rows] for name in rows[0][way]}
-        gains = []
-        for other in ("dag", "resize"):
-            theirs = [row[other]["anls"] for row in rows]
-            gains.append("–" if way == other else format_interval(paired_difference(own["anls"], theirs, groups=pages)))
+        bases = [None if way == other else [row[other]["anls"] for row in rows] for other in ("dag", "resize")]
+        gains = [lead(own["anls"], base, pages) for base in bases]
         counts = [f"{mean(own[name]):.1f}" for name in ("tokens", "merged")]
         seen = [f"{mean(own[name]):.3f}" for name in ("cracks", "holes")]
         found.append((way, f"{mean(own['anls']):.3f}", *gains, *counts, *seen))
@@ -103,18 +103,7 @@ def report(record: dict[str, Any]) -> str:
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    model = load_vlm(options.model, budget=options.budget, turn=0.0)
-    data = load_data(options.data / "sroie", split=options.split, answered=True, skip_broken=True)
-    ask = partial(asked, model, budget=options.budget, relevance=options.relevance)
-    rows = asked_once(evenly(data.samples, options.limit), ask, options.out / "merged-rows.jsonl")
-    return {**settings_of(options), "rows": rows, "device": str(model.device)}
+    return asked_one_by_one("merged", options, asked, samples_by_set(options, sets=("sroie",)), turn=0.0)
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    *ASKING,
-)
+main = study_main(__name__, __doc__, study, report, *ASKING)

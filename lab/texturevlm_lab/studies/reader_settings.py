@@ -12,7 +12,6 @@ scout, from pages as they are (not turned). All settings are compared with the f
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from statistics import mean
@@ -31,8 +30,8 @@ from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.studies.asking import page_by_page
 from texturevlm_lab.studies.held_out_pages import origin_page
-from texturevlm_lab.studies.page_by_page import page_by_page
 from texturevlm_lab.studies.study import AT_ONCE, MODEL, evenly, option, provenance, study_main
 from texturevlm_lab.train.pages import CHARTS
 
@@ -87,24 +86,20 @@ def _answered(
 ) -> Found:
     """The questions about one page, by all settings."""
     model, found = _loaded(name, threads), Found()
-    adapter, own = model.adapter, model.adapter.trained
+    adapter, session = model.adapter, model.prepare(samples[0].image)
     truth = [likeliest(one.answers) for one in samples]
     for setting in settings:
         allocator, finer = setting_of(setting)
-        adapter.trained = replace(own, finer=finer) if finer else own
-        session = model.prepare(samples[0].image)
-        image = session.images[0]
         for budget in budgets:
             prompts = []
             for one in samples:
-                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0}
-                (chosen,) = session.chosen(one.question, model.choosing(looks=1, **how))
-                prompts.append(chosen_prompt(adapter, one.question, [image.texture], [chosen.allocation]))
+                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0, "looks": 1}
+                (chosen,) = session.choose(one.question, **how, **({"finer": finer} if finer else {}))
+                prompts.append(chosen_prompt(adapter, one.question, [chosen.picture.texture], [chosen.allocation]))
             said = generated(adapter, prompts, max_new_tokens=MOST)
             likely = [mean(own) for own in log_likelihoods(adapter, prompts, truth)]
             scores = [anls(text, one.answers) for text, one in zip(said, samples)]
             found[f"{setting} {budget}"] = list(zip(scores, likely))
-    adapter.trained = own
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.quadtree import Forest
 from texturevlm.placement import choose_tokens
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.prompts import PromptImage
