@@ -9,6 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import texturevlm as tv
+from tests.golden.pictures import stamped
 from tests.serve.conftest import client_of, pdf, uploaded
 from texturevlm.pages import choose as pages
 from texturevlm.placement import Finer, TokenConfig, prepare
@@ -20,22 +21,22 @@ from texturevlm.serve.uploads import held_bytes, upload_of
 QUESTION = "What is the total?"
 
 
-def page(angle=0, stamp=False):
-    """A small page of print, turned clockwise by an angle, with or without a stamp that lies askew."""
+def page(angle=0):
+    """A small page of print, turned clockwise by an angle."""
     image = Image.new("RGB", (360, 480), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(15)
     for row in range(14):
         draw.text((24, 24 + 22 * row), f"Item {row}   {3 * row + 7}.40 EUR", fill="black", font=font)
-    if stamp:
-        mark = Image.new("RGB", (220, 60), "white")
-        ImageDraw.Draw(mark).text((10, 16), "TOTAL 128.40 EUR", fill="black", font=ImageFont.load_default(22))
-        image.paste(mark.rotate(-30, expand=True, fillcolor="white"), (120, 330))
+    return as_png(image.rotate(-angle, expand=True))
+
+
+def as_png(image):
     file = io.BytesIO()
-    image.rotate(-angle, expand=True).save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()
 
 
-STAMPED = page(stamp=True)
+STAMPED = as_png(stamped())  # by 30°
 
 
 def footprints(tokens):
