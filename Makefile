@@ -13,7 +13,7 @@ CPU := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),,+cpu)
 CPU_INDEX := --timeout 15 --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 install_torch = $(if $(CPU),$(1) $(CPU_INDEX) "torch==$(2)$(CPU)" || )$(1) "torch==$(2)"
 
-.PHONY: demo test test-oldest site lint browser sanitize scout reader results-check results-mark clean
+.PHONY: demo test test-oldest site lint browser gpu gpu-check sanitize scout reader results-check results-mark clean
 
 demo: .venv/ready
 	$(BIN)/texturevlm ask examples/invoice.png "What is the total?" --out demo.png
@@ -46,6 +46,14 @@ sanitize:
 		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
 			$(SANITIZE_PYTHON) -m pytest -m "gpu and sanitize" tests/cuda || exit 1; \
 	done
+
+# On a machine with a GPU: its tests in six processes, then `bench vlm`, `engine` and `corpus` beside the committed tables.
+# Nothing is installed: `make gpu GPU_PYTHON=python3 PARTS="suite vlm" OUT=runs/gpu`; PARTS may name sanitize, too.
+GPU_PYTHON ?= $(BIN)/python
+PARTS ?= suite vlm engine corpus
+OUT ?= runs/gpu
+gpu gpu-check:
+	$(GPU_PYTHON) tests/gpu_check.py --out $(OUT) $(PARTS)
 
 .venv/ready: pyproject.toml lab/pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

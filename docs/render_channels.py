@@ -22,59 +22,50 @@ SIDE = 220
 HEADER = """\
 # The forty channels
 
-A channel is one named layer of a texture. The forty channels hold what can be known about an image before anyone asks a
-question. Their order is fixed, so an index means the same in every texture that holds all forty. This page is made by
-`python docs/render_channels.py`.
+A channel is one named layer of a texture: what can be known about an image before anyone asks a question. Their order
+is fixed, so an index means the same in every texture that holds all forty. This page is made by `python
+docs/render_channels.py`.
 
-## Building them
+```bash
+texturevlm channels examples/invoice.png --channels fast --out layers.png
+```
 
-`tv.build_channels(texture, channels)` returns a texture with the layers asked for. `channels` is a list of names or a
-preset: `mvp` (13 cheap layers), `fast` (all layers of cost *free* or *fast*), `all`. `texturevlm channels IMAGE --out
-PNG` draws them.
+```python
+import texturevlm as tv
 
-- All layers of one build start at the same level of the image: level 0, or the finest level with at most 4 million
-  texels. The argument `base` overrides this.
-- A layer whose input is not given is zero. The column *needs* names the argument.
-- On a GPU, kernels write the layers in place. Maps that are given, embeddings, SAM's regions and the text of an OCR
-  model are made by PyTorch and copied. The PyTorch functions are the specification of the kernels.
-- Times: [results/channels-h200.md](../results/channels-h200.md). Quality:
-  [results/channels.md](../results/channels.md).
+layers = tv.build_channels(tv.Texture.open("examples/photo.jpg"), ["edges", "saliency", "text"])
+print(layers.names, layers.levels[0].shape)
+```
+```text
+('edges', 'saliency', 'text') torch.Size([1, 3, 512, 512])
+```
 
-## How the main ones are computed
+Instead of names a preset may stand: `mvp` (13 cheap layers), `fast` (all of cost *free* or *fast*), `all`. Layers
+start at level 0, or at the finest level with at most 4 million texels (`base`). A layer whose input is not given is
+zero. On a GPU kernels write the layers in place. Times: [results](../results/channels-h200.md); quality:
+[results](../results/channels.md).
 
-- `edges` and `edges_inverted` are the two polarities of one centre-surround response, divided by the local variance.
-  The tone that covers less of its surroundings is the stroke, at any contrast above the noise.
-- `edge_distance` is the exact Euclidean distance to the nearest edge. It is cut off at 64 pixels, so that its reach is
-  bounded.
+- `edges` and `edges_inverted` are the two polarities of a centre-surround response, divided by the local variance.
+- `edge_distance` is the exact Euclidean distance to the nearest edge, cut off at 64 pixels.
 - `saliency` is large where the image changes in both directions, over several mip levels.
-- `text` closes and opens strokes at three mip levels and removes ruled lines. It needs no model. It misses vertical
+- `text` closes and opens strokes at three mip levels and removes ruled lines. It needs no model, and misses vertical
   text and text under about 10 pixels.
-- `cluster_id`, `cluster_distance`, `cluster_size` and `boundaries` come from superpixels in the manner of SLIC, or from
-  SAM's regions where a model is given. `cluster_id` holds labels.
+- `cluster_id` and the layers of regions come from superpixels in the manner of SLIC, or from SAM's regions.
 - `embedding_0` to `embedding_15` are CLIP or SigLIP features, reduced by a PCA (`texturevlm fit-pca`).
 
 ## How relevance uses them
 
-`relevance="channels"` fetches every channel at every cell by one call of the sampler: at the cell's level, two and four
-levels coarser, averaged over the cell's region, and squared. A linear form per kind of image (page, photograph, chart)
-adds them up. The column *use* says where a channel's weight comes from:
-
-- *trained*: learned from answer boxes and object boxes (`texturevlm train examples/train/channels.toml`).
-- *stated*: no training image has it, so its weight is written down (`PRIOR` in `relevance/channel_form.py`). Motion
-  counts less the more of the image moves, and not at all from a quarter of the cells on: then it is the camera.
-- *regions*: `cluster_id` says which cells belong together.
-- *question*: compared with the question's embedding, where an encoder is given.
-
-The other scorers compute text, saliency and information themselves and read no other channel.
+`relevance="channels"` fetches every channel at every cell by one call of the sampler: at the cell's level, two and
+four levels coarser, averaged over the cell's region, and squared. A linear form per kind of image (page, photograph,
+chart) adds them up; `texturevlm look --relevance channels --explain` draws which ones decided. The column *use* says
+where a weight comes from: *trained* from answer and object boxes; *stated*, where no training image has the channel
+(motion counts less the more of the image moves); *regions* say which cells belong together; *question* is compared
+with the question's embedding. The other scorers read no channel but text and saliency.
 
 ## The table
 
-- *shrinks*: how a texel of the next level is made: `mean`, `max`, `min`, or `nearest` for labels.
-- *cost*: `free` (given, or known from positions), `fast` (small stencils), `medium` (several passes), `model` (needs a
-  network).
-- *reach*: how far, in pixels, a changed pixel can change the layer. A stream refreshes only that far.
-
-The embeddings have no picture: they need a model, and none could be downloaded on the machine that made this page.
+*shrinks*: how a texel of the next level is made. *cost*: `free`, `fast` (small stencils), `medium` (several passes) or
+`model`. *reach*: how far, in pixels, a changed pixel can change the layer.
 
 | | channel | what it holds | shrinks | cost | needs | reach | use |
 |---|---|---|---|---|---|---|---|

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 import torch
 
 from tests.emulator import Emulator, Guard, replace_launch
+from tests.graphs import Captures
+from texturevlm.cuda import graph
 from texturevlm.cuda.compiler import cache_folder
 from texturevlm.ops import backend
+from texturevlm.scout.scout import Scout, shipped_parts
 
 # The largest difference from the float64 reference, relative to the data's range. The texture unit blends with
 # 8 fractional bits; half and bfloat16 results are rounded once when stored.
@@ -63,16 +67,34 @@ def emulator(emulator_folder: Path) -> Emulator:
     return Emulator(emulator_folder)
 
 
+@lru_cache
+def scout_in_float32(path: str, device: torch.device) -> Scout:
+    return Scout(*shipped_parts(path)).to(device)
+
+
 @pytest.fixture
 def emulated(emulator: Emulator, guard: Guard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """Tensors on the CPU pass for tensors on a GPU, launches are emulated, and wrong accesses to memory are found."""
     replace_launch(monkeypatch, emulator.launch)
     refused = {torch.float64: "float64 is for the reference"}
     monkeypatch.setattr(backend, "no_kernel_because", lambda tensor: refused.get(tensor.dtype))
+    monkeypatch.setattr(backend, "texture_pays", lambda *given: False)  # textures are not emulated, nor is bfloat16
+    monkeypatch.setattr("texturevlm.scout.scout._loaded", scout_in_float32)
     emulator.launches.clear()
     with guard:
         yield emulator
     guard.check()
+
+
+@pytest.fixture
+def captured_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captures:
+    """What is captured on a GPU is captured on a CPU, by a double that finds what would go wrong there."""
+    captures = Captures()
+    monkeypatch.setitem(graph.GRAPHS, "cpu", captures)
+    if "emulated" in request.fixturenames:
+        watchers = request.getfixturevalue("emulated").watchers
+        monkeypatch.setattr(request.getfixturevalue("emulated"), "watchers", [*watchers, captures.launched])
+    return captures
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,8 +13,6 @@ ROOT = Path(__file__).parent.parent
 API = (ROOT / "docs" / "api.md").read_text()
 OPERATIONS = {
     "channels_last": "levels",
-    "hierarchical_attention": "q, k, v, mask, *, visual, layout, is_causal, scale, block, fine, group, neighbours, "
-    "kind, rank, texture, chosen, return_chosen, backend",
     "gaussian_pyramid": "image, *, levels",
     "laplacian_pyramid": "image, *, levels",
     "laplacian_reconstruct": "bands",
@@ -23,14 +21,10 @@ OPERATIONS = {
     "mipmap": "image, *, levels, reduce, backend",
     "quadtree_order": "position, level, *, picture",
     "sample_patches": "levels, centre, ddx, ddy, *, patch, max_anisotropy, nearest, backend",
-    "steerable_pyramid": "image, *, scales, orientations",
-    "steerable_reconstruct": "pyramid",
     "update_region": "levels, boxes, *, reduce, backend",
 }
 CLASSES = {
-    "BlockLayout": "keys, visual, count, queries, state, causal, length, plain, grown, padded",
     "DeviceTexture": "levels, *, half, pack, nearest",
-    "KeyValueTexture": "finest, block",
 }
 FUNCTIONS = {
     "attach": "model, processor, *, budget, allocator, relevance, turn",
@@ -42,8 +36,7 @@ FUNCTIONS = {
     "generate_mipmaps": "image, *, levels",
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
-    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, turn, tokens, looks, captured, reduce, keep, "
-    "attention, tower_attention, options",
+    "load_vlm": "model, *, budget, device, dtype, allocator, relevance, turn, tokens, looks, captured, hooks, options",
     "prepare": "texture, relevance, *, patch",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",

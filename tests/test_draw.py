@@ -7,7 +7,7 @@ from PIL import Image
 
 from texturevlm import draw
 from texturevlm.draw import PANEL, heat, question_picture, stacked, weightiest
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.rebuilding import resized
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture

@@ -15,8 +15,10 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 LAYERS = [
     {"defaults"},
     {"paths"},
+    {"registry"},
     {"pdfium"},
     {"check"},
+    {"registry"},
     {"text"},
     {"progress"},
     {"journal"},
@@ -43,8 +45,7 @@ LAYERS = [
     {"pages"},
     {"capture"},
     {"video"},
-    {"ask"},
-    {"live"},
+    {"ask", "video"},  # ask takes clips from video; a watched video (video/live.py) is asked
     {"corpus"},
     {"vllm_plugin"},
     {"serve"},
@@ -102,6 +103,21 @@ def test_operations_know_nothing_but_checks():
     for path in (PACKAGE / "ops").rglob("*.py"):
         for module in imports(path):
             assert stage(module) in ("check", "cuda", "ops"), f"{path.name} imports {module}"
+
+
+# What changes a model while it runs, by the beginnings of module names; and the rooms that may import it. The core
+# finds it by entry points alone (registry.py).
+HOOKS = ("reduce", "vlm.reduction", "vlm.attention", "vlm.merged", "allocate.merge")
+HOOKS += ("ops.hierarchical", "ops.block_", "ops.key_value_texture")
+LAB = (*HOOKS, "evaluate", "train.", "bench.", "commands.eval", "commands.train", "commands.bench")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_core_does_not_import_what_changes_a_model(path):
+    if ".".join(path.relative_to(PACKAGE).with_suffix("").parts).startswith(LAB):
+        return
+    found = [name for name in imports(path) if name.removeprefix("texturevlm.").startswith(HOOKS)]
+    assert not found, f"{path.relative_to(PACKAGE)} imports {', '.join(found)}"
 
 
 @pytest.mark.parametrize("arguments", [None, ["--help"], ["look", "--help"], ["ask", "--help"], ["look", "gone.png"]])

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from texturevlm.pipeline import choose_tokens, question_chance
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
@@ -152,7 +151,7 @@ def test_a_scorer_of_ones_own(texture):
     relevance = find_relevance(texture, "where?", patch=8, relevance=Corner())
     assert relevance.scorer == "corner" and relevance.asked and relevance.mass[0, 0, 0] > 0.9
     assert not find_relevance(texture, "", patch=8, relevance=Corner()).asked
-    with pytest.raises(TypeError, match=r"relevance must be a scorer's name, a scorer, .* got Tensor, which has no"):
+    with pytest.raises(TypeError, match=r"(?s)must be a scorer or the name of one, got tensor.*, which has no"):
         find_relevance(texture, "where?", relevance=torch.ones(1, 2, 2))
 
 
@@ -214,8 +213,11 @@ def test_only_a_calibrated_scorer_judges_which_image_is_meant(texture, read):
         assert question_chance(prepared, "where?", prepared.find("where?")) == pytest.approx(chance)
 
 
-def test_without_ocr_the_scout_takes_the_question(texture, monkeypatch):
-    monkeypatch.setattr("texturevlm.relevance.scorers.find_spec", lambda name: None)
+def test_the_scout_takes_the_question_and_ocr_runs_by_name_alone(texture, monkeypatch):
+    def refused(*given, **how):
+        raise AssertionError("nobody asked for OCR")
+
+    monkeypatch.setattr("texturevlm.relevance.words.read_page", refused)
     assert find_relevance(texture, "What is the total?").scorer == "scout"
     assert find_relevance(texture, " ").scorer == "prior"
 

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import texturevlm as tv
-from texturevlm.ops.line_angles import line_angles
-from texturevlm.relevance import orientation
-from texturevlm.turned import (
+from texturevlm.frame import (
     TextRegion,
     UprightFrame,
     as_read,
@@ -22,6 +20,8 @@ from texturevlm.turned import (
     upright_frame,
     upright_size,
 )
+from texturevlm.ops.line_angles import line_angles
+from texturevlm.relevance import orientation
 
 SIZE = (96, 160)
 

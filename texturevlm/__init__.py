@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from texturevlm.allocate import ALLOCATORS, foveate
     from texturevlm.ask import VLM, attach, detach, load_vlm
     from texturevlm.ask.processor import TextureProcessor
-    from texturevlm.capture import compile
     from texturevlm.channels import CHANNELS
     from texturevlm.channels.build import build as build_channels
-    from texturevlm.live import VideoStream
     from texturevlm.pages import choose_pages
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import TokenConfig, choose_tokens, compile, place, prepare
     from texturevlm.rebuilding import rebuild, resized
-    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps, prepare
+    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps
     from texturevlm.relevance.ocr import read_page
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture
+    from texturevlm.video.live import VideoStream
 
 __version__ = "0.1.0"
 
@@ -32,19 +31,18 @@ _NAMES = {
     "allocate": ("ALLOCATORS", "foveate"),
     "ask": ("VLM", "attach", "detach", "load_vlm"),
     "ask.processor": ("TextureProcessor",),
-    "capture": ("compile",),
     "channels": ("CHANNELS", "build_channels:build"),
     "corpus": ("corpus",),
     "ops": ("ops",),
     "pages": ("choose_pages",),
-    "pipeline": ("choose_tokens",),
+    "placement": ("choose_tokens", "compile", "place", "prepare", "TokenConfig"),
     "rebuilding": ("rebuild", "resized"),
-    "relevance": ("SCORERS", "Balance", "Relevance", "find_relevance", "image_maps", "prepare"),
+    "relevance": ("SCORERS", "Balance", "Relevance", "find_relevance", "image_maps"),
     "relevance.ocr": ("read_page",),
     "sampling": ("generate_mipmaps", "sample", "sample_foveated"),
     "scout": ("load_scout",),
     "types": ("Allocation", "Patches", "Texture"),
-    "live": ("VideoStream",),
+    "video.live": ("VideoStream",),
 }
 _MODULES = {name.partition(":")[0]: (module, name.rpartition(":")[2]) for module in _NAMES for name in _NAMES[module]}
 
@@ -74,6 +72,7 @@ __all__ = [
     "Relevance",
     "Texture",
     "TextureProcessor",
+    "TokenConfig",
     "VideoStream",
     "attach",
     "build_channels",
@@ -89,6 +88,7 @@ __all__ = [
     "load_scout",
     "load_vlm",
     "ops",
+    "place",
     "prepare",
     "read_page",
     "rebuild",

@@ -20,6 +20,8 @@ GROUP = "texturevlm.commands"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    traced = "--traceback" in given
+    given = [word for word in given if word != "--traceback"]
     parser, commands = _parser(next((word for word in given if not word.startswith("-")), None))
     options, more = parser.parse_known_args(given)
     if more and options.command == "ask" and not any(word.startswith("-") for word in more):
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (ValueError, OSError, ImportError) as error:  # a TypeError would be a fault of ours
-        if options.traceback:
+        if traced:
             raise
         message = " ".join(str(error).split()).removeprefix(f"{options.command}: ")
         print(f"texturevlm {options.command}: {message or type(error).__name__}", file=sys.stderr)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
 from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part, scaled
+from texturevlm.placement import Placement
 from texturevlm.rebuilding import rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
@@ -68,6 +69,19 @@ def look_picture(
     )
 
 
+def draw(placements: Sequence[Placement], titles: str | Sequence[str] = "") -> Image.Image:
+    """What a model reads of each picture, where its tokens lie, and why; one below the other.
+
+    titles: one for all, or one per placement
+    """
+    each = [titles] * len(placements) if isinstance(titles, str) else titles
+    drawn = [
+        question_picture(placed.picture.texture, placed.allocation, placed.relevance, title)
+        for placed, title in zip(placements, each)
+    ]
+    return stacked(drawn)
+
+
 def question_picture(
     texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "", *, base: float = 0.0
 ) -> Image.Image:
@@ -85,7 +99,7 @@ def question_picture(
     seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
-    described = relevance.scorer if known is None else known.description
+    described = getattr(known, "description", relevance.scorer)
     near = _around(weightiest(relevance, _close_up_size(original.size)), original.size)
     baseline = to_pil(resized(texture, budget=used, patch=allocation.patch, box=near))  # the close-up shows no more
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"

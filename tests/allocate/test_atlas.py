@@ -5,9 +5,9 @@ import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm import Texture
-from texturevlm.allocate.atlas import atlas, colour_regions
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance.maps import Relevance
+from texturevlm_lab.allocators.atlas import atlas, colour_regions
 
 
 def diagonal() -> tuple[Relevance, torch.Tensor]:

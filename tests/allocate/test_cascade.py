@@ -5,10 +5,10 @@ import torch
 
 from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cascade import PLAN_FAMILIES, cascade, plans_for
 from texturevlm.allocate.plain import resize
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
+from texturevlm_lab.allocators.cascade import PLAN_FAMILIES, cascade, plans_for
 
 
 def page(height=600, width=480, *, batch=1) -> Texture:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm.allocate.cells import Cells
-from texturevlm.allocate.dag import dag
-from texturevlm.allocate.groups import group_prices, grouped, hierarchy, tight
 from texturevlm.allocate.quadtree import quadtree, tile_tree
-from texturevlm.allocate.search import finest_span, ladder, lay, shown_scale, tightened, value_of
-from texturevlm.allocate.value import cracks, expected_value
+from texturevlm.allocate.search import finest_span, ladder
+from texturevlm.allocate.value import expected_value
+from texturevlm_lab.allocators.dag import dag, group_prices, grouped, hierarchy, tight
+from texturevlm_lab.allocators.search import cracks, lay, shown_scale, tightened, value_of
 
 CELLS = Cells.of(relevance_at((20, 30)), 0, patch=16)
 SPANS = ladder(20, CELLS.finest, 1.5)

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.fixations import fixations, tokens_by_look
 from texturevlm.allocate.value import delivered_scale, expected_value
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.fixations import fixations, tokens_by_look
 
 SIZE = (400, 560)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.quadtree import Forest
 
 
 def random_forest(seed: int, nodes: int = 12) -> Forest:

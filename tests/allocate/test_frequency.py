@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
-from texturevlm.allocate.frequency import (
+from texturevlm.allocate.value import delivered_scale, stretch_cost
+from texturevlm.ops.cover import cover, rows_of
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.frequency import (
     RATIOS,
     SQUARE,
     band_energy,
@@ -15,10 +19,6 @@ from texturevlm.allocate.frequency import (
     shapes,
     stretch_gain,
 )
-from texturevlm.allocate.value import delivered_scale, stretch_cost
-from texturevlm.ops.cover import cover, rows_of
-from texturevlm.relevance import Relevance
-from texturevlm.types import Allocation, Texture
 
 SIZE = (384, 512)
 

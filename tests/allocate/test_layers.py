@@ -5,16 +5,14 @@ import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import Cells, cells_of, runs_of
 from texturevlm.allocate.footprints import use_all
 from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
-from texturevlm.allocate.runs import cells_of, runs_of
 from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import legibility
-from texturevlm.ops.select import UNIT
-from texturevlm.pipeline import choose_tokens
+from texturevlm.ops.legibility import UNIT, legibility
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from texturevlm.allocate.logpolar import PATTERNS, logpolar, peaks
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.logpolar import PATTERNS, logpolar, peaks
 
 
 def picture(size: tuple[int, int], batch: int = 1) -> Texture:

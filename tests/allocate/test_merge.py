@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
-from texturevlm.allocate.dag import dag
-from texturevlm.allocate.merge import child_shares
 from texturevlm.types import Allocation
+from texturevlm_lab.allocators.dag import dag
+from texturevlm_lab.rivals.hooks.merge import child_shares
 
 RELEVANCE = relevance_at((20, 30))
 

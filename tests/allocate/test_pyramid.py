@@ -6,8 +6,8 @@ import torch
 
 from tests.allocate.test_hierarchies import photo, relevance_at
 from texturevlm.allocate.cells import Cells
-from texturevlm.allocate.pyramid import by_shares, level_shares, needs, pyramid
 from texturevlm.relevance.maps import Relevance
+from texturevlm_lab.allocators.pyramid import by_shares, level_shares, needs, pyramid
 
 SIDES = [16.0, 32.0, 64.0, 128.0]
 

@@ -9,9 +9,10 @@ from PIL import Image
 from tests.allocate.test_atlas import diagonal
 from tests.allocate.test_hierarchies import photo, relevance_at
 from tests.channels.test_segments import folder, segmenter  # noqa: F401 (fixtures)
-from texturevlm.allocate import ALLOCATORS, regions
-from texturevlm.allocate.regions import find_regions, shared_in_regions
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.cli import main
+from texturevlm_lab.allocators import regions
+from texturevlm_lab.allocators.regions import find_regions, shared_in_regions
 
 
 def test_mass_is_even_in_a_region_and_stays():
@@ -65,6 +66,8 @@ def test_what_is_refused(tmp_path, folder, capsys):  # noqa: F811
     assert main([*common, "--allocator", "atlas", "--regions", str(tmp_path / "empty")]) == 2
     assert "Segmenter.load: model must be" in capsys.readouterr().err.splitlines()[-1]
     assert main([*common, "--allocator", "layers", "--regions", str(folder)]) == 2
-    assert "--regions needs --allocator cascade or atlas, got layers" in capsys.readouterr().err
+    assert (
+        "--regions needs an --allocator that keeps regions whole, such as atlas, got layers" in capsys.readouterr().err
+    )
     assert main([*common, "--allocator", "atlas", "--regions", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"]

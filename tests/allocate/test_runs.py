@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import Cells, cells_of, places_in, runs_of
 from texturevlm.allocate.layers import CellRanking, layered
-from texturevlm.allocate.runs import cells_of, places_in, runs_of
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture

@@ -8,7 +8,7 @@ import torch
 
 from texturevlm.allocate.layers import layers
 from texturevlm.allocate.plain import resize
-from texturevlm.allocate.share import as_batch, envelope, hand_out, share_budget, split_budget
+from texturevlm.allocate.share import Item, as_batch, envelope, hand_out, share_budget, spend
 from texturevlm.allocate.value import expected_value
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -31,6 +31,10 @@ def an_image(
 
 CARD = an_image((320, 480), legible_scale=4.0, spread=0.2)
 PAGE = an_image((640, 480), legible_scale=2.0)
+
+
+def split_budget(textures, relevances, **options) -> list[int]:
+    return [found.budget for found in share_budget(textures, relevances, **options)]
 
 
 def split(total: int, **options) -> list[int]:
@@ -60,11 +64,9 @@ def test_a_weight_draws_tokens():
     assert sum(split(60, weights=[1, 0], floor=4)) == 60
 
 
-def test_the_allocations_use_the_budgets_of_the_split():
-    options = {"budget": 90, "patch": 16}
-    textures, relevances = [CARD[0], PAGE[0]], [CARD[1], PAGE[1]]
-    found = share_budget(textures, relevances, **options)
-    assert [one.budget for one in found] == split_budget(textures, relevances, **options)
+def test_the_allocations_use_what_was_spent():
+    items = [Item(lambda image=image: image, floor=1, ceiling=90) for image in (CARD, PAGE)]
+    assert spend(items, budget=90, patch=16) == split(90, floor=1, ceiling=90)
 
 
 def test_allocations_become_one_batch_with_the_slots_of_the_largest():
@@ -110,7 +112,7 @@ def test_no_other_split_of_concave_curves_is_worth_more():
         gains = torch.rand(7, generator=generator).sort(descending=True).values
         curves.append(list(enumerate([0.0, *gains.cumsum(0).tolist()], 1)))
     for total in range(3, 25):
-        budgets = hand_out(curves, [8, 8, 8], total)
+        budgets = list(hand_out(dict(enumerate(curves)), dict.fromkeys(range(3), 8), total).values())
         best = max(
             sum(curve[k - 1][1] for curve, k in zip(curves, tried))
             for tried in product(range(1, 9), repeat=3)

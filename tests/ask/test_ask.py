@@ -12,10 +12,8 @@ from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import share_budget
 from texturevlm.ask import session as sessions
-from texturevlm.ask.choose import choose, in_slots, joined
-from texturevlm.pipeline import MIN_CHANCE
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
 
@@ -96,9 +94,9 @@ def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, 
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
-        return split_budget(textures, relevances, weights=weights, **options)
+        return share_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.choose.split_budget", trading)
+    monkeypatch.setattr("texturevlm.ask.choose.share_budget", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
@@ -120,9 +118,9 @@ def test_several_questions_read_an_image_once(qwen, monkeypatch):
 
     monkeypatch.setattr("texturevlm.relevance.words.read_page", reading)
     monkeypatch.setattr(prepared, "image_maps", mapping)
-    session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
+    session = models.asked(qwen, budget=8, relevance="words").prepare(models.patterned(160, 160))
     maps = [session.choose(question)[0].relevance for question in ("what is the total ?", "who signed?", "")]
-    assert [one.scorer for one in maps] == ["words", "words", "prior"]
+    assert [one.scorer for one in maps] == ["words", "words", "none"]
     assert len(read) == 1 and mapped == [32]
     assert float((maps[0].mass - maps[1].mass).abs().max()) > 0
 
@@ -215,7 +213,7 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
         ({"relevance": "words", "looks": 2}, "relevance with looks=2 must be one of auto, attention, got 'words'"),
         (
             {"relevance": "embedding"},
-            "must be one of auto, words, scout, prior, channels, attention, model, none, got 'embedding'",
+            "must be one of auto, words, scout, prior, channels, attention, none, model, got 'embedding'",
         ),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
@@ -273,12 +271,12 @@ def test_merged_tokens_keep_the_budget_and_change_what_is_too_coarse(qwen):
     session = asked.prepare(models.patterned(320, 384))
     (plain,) = session.choose(QUESTION)
     how = asked.choosing(tokens="merged")
-    (merged,) = session.chosen(QUESTION, how)
+    (merged,) = session.asked(QUESTION, QUESTION, how, apart=True).chosen
     assert torch.equal(merged.allocation.boxes, plain.allocation.boxes) and int(plain.allocation.valid.sum()) == 9
-    assert plain.shares is None and merged.shares.flatten(2).sum(-1).max() == pytest.approx(4)  # 1 per patch
+    assert plain.pixels is None and merged.pixels.shape == (1, 9, 3, qwen.side, qwen.side)
     given = [session.asked(QUESTION, QUESTION, one, apart=True) for one in (asked.choosing(), how)]
     inputs = [qwen.prepare(QUESTION, one.textures, [one.chosen[0].allocation]) for one in given[:1]]
-    inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], shares=[merged.shares])]
+    inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], pixels=[merged.pixels])]
     assert torch.equal(*(one["input_ids"] for one in inputs))
     assert not torch.equal(*(one["pixel_values"] for one in inputs))
     wanted = qwen.decode(

@@ -5,9 +5,8 @@ import torch
 
 from texturevlm.allocate.value import expected_value
 from texturevlm.ask import choose
-from texturevlm.ask.prepared import PreparedImage
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
-from texturevlm.vlm.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 OPTIONS = {"budget": 8, "allocator": "auto", "relevance": "scout"}

@@ -6,7 +6,7 @@ from tests.ask import models
 from tests.ask.test_load import saved
 from texturevlm import vlm
 from texturevlm.ask import load_vlm
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
+from texturevlm_lab.attention.implementation import IMPLEMENTATION
 
 SMALL = {"block": 4, "group": 4, "neighbours": 0}
 

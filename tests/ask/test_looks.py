@@ -9,7 +9,7 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
-from texturevlm.vlm.finer import Finer
+from texturevlm.placement.finer import Finer
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION
@@ -188,7 +188,7 @@ def test_the_second_look_at_a_video_goes_where_the_first_is_not_legible(asked, m
     for corner in (0, 192):
         attention = torch.zeros(1, 64, 64)
         attention[:, corner // 4 : corner // 4 + 16, :16] = 1 / 256
-        seen = {0.0: clip.SeenMoment(first.allocation, attention)}
+        seen = {0.0: clip.MomentEvidence(first.allocation, attention)}
         (again,) = clip.choose_clip(moments, budget=12, patch=32, relevance="none", seen=seen)
         scale = clip.delivered_scale(again.allocation, (8, 8))[0]
         found[corner] = float(scale[corner // 32, 0])
@@ -196,5 +196,5 @@ def test_the_second_look_at_a_video_goes_where_the_first_is_not_legible(asked, m
         assert found[corner] <= other and float(again.allocation.centre[0, again.allocation.valid[0], 0].max()) < 192
     plain = [clip.Moment.of([torch.full((3, 256, 256), 99, dtype=torch.uint8)], 0.0, 2)]
     (first,) = clip.choose_clip(plain, budget=64, patch=32, relevance="none")
-    legible = {0.0: clip.SeenMoment(first.allocation, torch.full((1, 8, 8), 1 / 64))}
+    legible = {0.0: clip.MomentEvidence(first.allocation, torch.full((1, 8, 8), 1 / 64))}
     assert clip.choose_clip(plain, budget=12, patch=32, relevance="none", seen=legible) == []

@@ -13,8 +13,8 @@ from tests.vlm import small
 from texturevlm.ask import VLM
 from texturevlm.ask.attended import COARSE_VIEW
 from texturevlm.ask.processor import TextureProcessor
-from texturevlm.vlm.finer import Finer
-from texturevlm.vlm.prompts import Picture
+from texturevlm.placement.finer import Finer
+from texturevlm.vlm.prompts import PromptImage
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -90,7 +90,9 @@ def test_under_attach_the_model_chooses_as_in_ask():
     (chosen,) = asked.prepare(models.noise(300, 200)).choose(QUESTION)
     attached = asked.processor
     found = inputs_of(attached, conversation(models.noise(300, 200)))
-    ((view,),) = asked.adapter.groups(Picture(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.allocation))
+    ((view,),) = asked.adapter.groups(
+        PromptImage(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.allocation)
+    )
     assert torch.allclose(found["pixel_values"], asked.adapter.pixel_inputs([view])["pixel_values"], atol=1e-5)
     plain = tv.attach(*models.built("qwen3_vl"), budget=12, relevance="none")
     other = inputs_of(plain, conversation(models.noise(300, 200)))

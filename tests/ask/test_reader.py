@@ -15,13 +15,12 @@ from tests.vlm.test_captured import first_logits
 from texturevlm import load_vlm
 from texturevlm.ask import pretrained
 from texturevlm.ask.attention import question_attention
-from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import conversation_about
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
+from texturevlm.placement.finer import Finer
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget
-from texturevlm.vlm.finer import Finer
 from texturevlm_lab.studies.reader_invoice import ANSWERS
 from texturevlm_lab.train.reader.alphabet import FIRST, IMAGE, training_ids
 from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, positions

@@ -5,9 +5,9 @@ import pytest
 from tests.ask import models
 from tests.ask.test_load import saved
 from texturevlm.ask import load_vlm
-from texturevlm.vlm import FAMILIES
+from texturevlm_lab.rivals.hooks.places import PLACES_OF
 
-REDUCIBLE = [name for name in models.FAMILIES if FAMILIES[name][0].reduces]
+REDUCIBLE = [name for name in models.FAMILIES if name in PLACES_OF]
 
 
 def lengths(vlm, **options):

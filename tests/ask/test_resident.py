@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.ask import models
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ops import backend as backends
 from texturevlm.types import Texture
 

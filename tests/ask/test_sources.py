@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture
-from texturevlm.ask.sources import open_image
+from texturevlm.placement import open_image
 from texturevlm.types import Texture
 
 CPU = torch.device("cpu")

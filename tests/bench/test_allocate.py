@@ -5,7 +5,7 @@ import torch
 from tests.conftest import worst
 from texturevlm.channels.structure import box_mean, highest, lowest
 from texturevlm.ops import mipmap, sample_patches
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture

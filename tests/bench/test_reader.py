@@ -3,7 +3,7 @@
 import torch
 
 from texturevlm.ask.messages import conversation_about
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm_lab.bench import reader

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from texturevlm.reduce import METHODS
 from texturevlm_lab.bench import reduce as bench
 from texturevlm_lab.bench.report import measure
+from texturevlm_lab.rivals import METHODS
 
 
 @pytest.fixture(scope="module")

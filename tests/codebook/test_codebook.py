@@ -189,9 +189,9 @@ def test_a_model_answers_from_codes(adapter):
     inputs = adapter.assemble([prompts[0].ids], prompts[0].views)
     with torch.no_grad():
         expected = adapter.model(**inputs).logits[0, -1].softmax(-1)
-        with vlm.stored_features(adapter, coarse):
+        with vlm.StoredFeatures(coarse).run(adapter):
             found = adapter.model(**inputs).logits[0, -1].softmax(-1)
-        with vlm.stored_features(adapter, [[torch.zeros_like(one) for one in part] for part in coarse]):
+        with vlm.StoredFeatures([[torch.zeros_like(one) for one in part] for part in coarse]).run(adapter):
             nothing = adapter.model(**inputs).logits[0, -1].softmax(-1)
     near, far = (float((one - expected).abs().sum()) for one in (found, nothing))
     assert near < 0.5 * far

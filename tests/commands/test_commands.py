@@ -155,11 +155,12 @@ def test_ask_reduces(page, folder, capsys, keep):
     assert capsys.readouterr().out.strip() == model.ask(page, "what is the total ?", max_new_tokens=5)
 
 
-def test_reading_by_ocr_is_announced(page, monkeypatch, capsys):
+def test_reading_by_ocr_is_announced_once_a_page(page, monkeypatch, caplog):
     monkeypatch.setattr("texturevlm.relevance.words.read_page", lambda image: Page((), (200, 300)))
     for command in ("look", "allocate"):
         assert status(command, page, "--query", "Total?", "--relevance", "words", "--budget", 4) == 0
-        assert "by OCR …" in capsys.readouterr().err
+        assert [record.getMessage() for record in caplog.records] == ["reading an image of 300 × 200 by OCR …"]
+        caplog.clear()
 
 
 def test_ask_takes_several_images_and_two_looks(page, folder, capsys):

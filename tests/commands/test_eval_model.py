@@ -8,10 +8,10 @@ from PIL import Image
 from tests.evaluate.folders import write_folder, write_image, write_rows
 from tests.evaluate.reader import saved
 from tests.test_cli import status
-from texturevlm.reduce import METHODS
 from texturevlm_lab.evaluate import answering
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
 from texturevlm_lab.evaluate.provenance import code_digest, named_origin
+from texturevlm_lab.rivals import METHODS
 
 QUICK = ["--budgets", "6", "--relevance", "none", "--suffix", "", "--max-new-tokens", 2, "--device", "cpu"]
 
@@ -291,7 +291,7 @@ def test_a_model_that_is_none(tmp_path, capsys):
 
 def test_all_reductions_from_graphs(tmp_path, reader, monkeypatch, capsys):
     few = {name: METHODS[name] for name in ("random", "fastv")}  # for time's sake
-    monkeypatch.setattr("texturevlm.reduce.METHODS", few)  # deleting from it would leave it in another order
+    monkeypatch.setattr("texturevlm_lab.rivals.METHODS", few)  # deleting from it would leave it in another order
     given = [write_folder(tmp_path / "docvqa"), "--conditions", "chosen", "--allocators", "resize", "--captured"]
     assert run(*given, "--model", reader, "--out", tmp_path / "out", "--reduce", "all", "--untimed") == 0
     rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")

@@ -80,12 +80,3 @@ def test_the_slowest_stage_is_named():
     watch.finished()
     assert watch.rates() == pytest.approx({"read": 200, "decode": 5, "choose": 10 / 3, "write": 20})
     assert watch.bottleneck() == "choose" and "choose 3.3 (bottleneck)" in watch.line() and "1 errors" in watch.line()
-
-
-def test_the_documented_code_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    made(fill(tmp_path / "photos", 3), tmp_path / "photos.corpus")
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "corpus.md").read_text(), re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(block, "docs/corpus.md", "exec"), names)
-    assert names["sample"]["key"].startswith("part")

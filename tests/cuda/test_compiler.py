@@ -1,16 +1,23 @@
 """The kernels' machinery: they compile without a GPU, the cache heals itself, and on a GPU nothing leaks or races."""
 
+import hashlib
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.conftest import captured, worst
+from tests.recorded import compare
 from tests.sources import kernels, variants
+from texturevlm.cuda import add_sources
 from texturevlm.ops import lookup, lookup_grad, mipmap, sample_patches, update_region
 
 compiler = pytest.importorskip("texturevlm.cuda.compiler")
 pytest.importorskip("cuda.bindings")
+
+DIGESTS = Path(__file__).with_name("digests.json")
 
 
 @pytest.fixture
@@ -22,6 +29,8 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("capability", ["lowest", (9, 0), (10, 0)])
 @pytest.mark.parametrize("source", compiler.SOURCES)
 def test_every_kernel_compiles_without_a_gpu(source, capability, cache):
+    """To the binary that was recorded, digest by digest: a source that only moved, or none that changed."""
+    digests, versions = {}, set()
     lowest = {bits: compiler.LOWEST[name] for name, bits in compiler.SCALARS.items()}
     every = variants(source)
     # What is only for 9.0 does not depend on the element type, and no source tells 10.0 from 9.0.
@@ -31,6 +40,13 @@ def test_every_kernel_compiles_without_a_gpu(source, capability, cache):
         assert cubin[:4] == b"\x7fELF"
         for kernel in kernels(source):
             assert kernel.encode() in cubin
+        variant = " ".join(f"{name}={value}" for name, value in definitions.items())
+        digests[variant] = hashlib.sha256(cubin).hexdigest()
+        versions |= set(re.findall(rb"release [\d.]+, V([\d.]+)", cubin))
+    (version,) = versions
+    # By the file's name: sources move between folders.
+    key = f"{source}, {capability if capability == 'lowest' else 'sm_{}{}'.format(*capability)}"
+    compare(DIGESTS, key, digests, like=f"NVRTC {version.decode()}")
 
 
 def test_file_names_are_unique_and_every_kernel_is_found():
@@ -38,6 +54,26 @@ def test_file_names_are_unique_and_every_kernel_is_found():
     assert len({path.name for path in paths}) == len(paths)
     for source in compiler.SOURCES:
         assert len(kernels(source)) == compiler.read_source(source).count("__global__") > 0
+
+
+def test_kernels_of_another_package(tmp_path, cache, monkeypatch):
+    """They are found by file name and may use our headers; their headers change no binary of ours."""
+    monkeypatch.setattr(compiler, "SOURCES", dict(compiler.SOURCES))
+    monkeypatch.setattr(compiler, "HEADERS", dict(compiler.HEADERS))
+    before = compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32})
+    folder = tmp_path / "theirs"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "theirs.cuh").write_text('#include "scalar.cuh"\n#define TWICE 2\n')
+    own = '#include "theirs.cuh"\nextern "C" __global__ void their_kernel(float* out) { out[0] = TWICE; }\n'
+    (folder / "theirs.cu").write_text(own)
+    add_sources(folder)
+    add_sources(folder)
+    assert b"their_kernel" in compiler.compile_source("theirs.cu", "sm_90", {"SCALAR": 32})
+    monkeypatch.setattr(compiler, "_nvrtc", lambda *_: pytest.fail("compiled again"))
+    assert compiler.compile_source("patches.cu", "sm_90", {"SCALAR": 32}) == before
+    (folder / "patches.cu").write_text(own)
+    with pytest.raises(ValueError, match=r"add_sources: folder must bring names of its own, got .*patches\.cu beside"):
+        add_sources(folder)
 
 
 def test_a_cached_binary_is_not_compiled_again(cache, monkeypatch):

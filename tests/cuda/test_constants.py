@@ -7,7 +7,7 @@ import torch
 
 from texturevlm.allocate.density import _plan
 from texturevlm.cuda.constants import device_constant
-from texturevlm.ops import select
+from texturevlm_lab.allocators import select
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,6 @@ from texturevlm.ops.packed import Marks
 from texturevlm.ops.paged import PagedLevels
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
-from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.relevance.channel_form import ChannelForm
 from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.salience import cell_maps
@@ -31,6 +30,7 @@ from texturevlm.scout.spotter import Spotter
 from texturevlm.types import Texture
 from texturevlm.video.change import initial_noise
 from texturevlm.video.change_gpu import GpuComparison
+from texturevlm_lab.allocators.select import Plan, Stage, select
 
 
 def mips(device):

@@ -14,7 +14,9 @@ import random
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +25,7 @@ from texturevlm.cuda import launch as launching
 from texturevlm.cuda.compiler import INCLUDE, PACKAGE_FOLDER, read_source
 
 HERE = Path(__file__).parent
+LAB_FOLDER = HERE.parent.parent / "lab" / "texturevlm_lab"
 ENTRY = """
 static {struct} {kernel}_parameters;
 extern "C" const char* emulate_{kernel}(unsigned width, unsigned height, int threads, const void* from, unsigned seed,
@@ -40,15 +43,19 @@ class Emulator:
     folder:    where compiled sources are kept
     mutations: (source or header, text, replacement), to see whether an error is found
     launches:  how often each kernel was started
+    watchers:  each is told of every launch: source, kernel, grid, parameters, the rest by name
     """
 
     def __init__(self, folder: Path, *mutations: tuple[str, str, str]) -> None:
         self.folder, self.mutations = folder, mutations
         self.libraries: dict[str, ctypes.CDLL] = {}
         self.launches: Counter[str] = Counter()
+        self.watchers: list[Callable[[str, str, Any, bytes, dict[str, Any]], None]] = []
 
     def launch(self, source, name, device, blocks, parameters, *, early=False, threads=256, **define) -> None:
         self.launches[name] += 1
+        for watcher in self.watchers:
+            watcher(source, name, blocks, parameters, {"early": early, "threads": threads, **define})
         width, height = blocks if isinstance(blocks, tuple) else (blocks, 1)
         entry = getattr(self._library(source, {**define, "SCALAR": 32}), f"emulate_{name}")
         entry.restype = ctypes.c_char_p
@@ -128,10 +135,11 @@ class Guard:
 
 
 def replace_launch(monkeypatch, launch) -> None:
-    """Let `launch` take the place of the real one in every module of the package."""
+    """Let `launch` take the place of the real one in every module of the package and the lab."""
     real = launching.launch
-    for path in PACKAGE_FOLDER.rglob("*.py"):
+    for path in [*PACKAGE_FOLDER.rglob("*.py"), *LAB_FOLDER.rglob("*.py")]:
         if path.name != "launch.py" and re.search(r"cuda\.launch import [^.]*\blaunch\b", path.read_text("utf-8")):
-            module = importlib.import_module(".".join(path.relative_to(PACKAGE_FOLDER.parent).with_suffix("").parts))
+            top = LAB_FOLDER.parent if path.is_relative_to(LAB_FOLDER) else PACKAGE_FOLDER.parent
+            module = importlib.import_module(".".join(path.relative_to(top).with_suffix("").parts))
             if getattr(module, "launch", None) is real:
                 monkeypatch.setattr(module, "launch", launch)

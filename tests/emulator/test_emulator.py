@@ -8,8 +8,8 @@ from tests.ops.test_cover import maps_of
 from texturevlm.allocate.density import density
 from texturevlm.ops import mipmap
 from texturevlm.ops.distance import distance_field
-from texturevlm.ops.select import Plan, Stage, select
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.select import Plan, Stage, select
 
 
 def tile():

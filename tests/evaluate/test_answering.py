@@ -11,11 +11,10 @@ from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
 from texturevlm.ask import VLM, prompted
-from texturevlm.reduce import steps_of
+from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.finer import Finer
 from texturevlm_lab.evaluate import answering
 from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
@@ -37,6 +36,8 @@ from texturevlm_lab.evaluate.conditions import (
 )
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.page_cache import PageCache
+from texturevlm_lab.rivals import steps_of
+from texturevlm_lab.rivals.hooks.hook import TokenReduction
 from texturevlm_lab.train.reader.alphabet import END, make_tokenizer
 
 SETTINGS = {"data set": "docvqa", "metric": "anls"}
@@ -167,7 +168,10 @@ def test_what_each_condition_shows(samples, tmp_path):
     assert torch.equal(page[1]["input_ids"], resized[1]["input_ids"])  # the right question about the wrong page
     chosen, wrong = (shown(kind, "auto", "scout", 6) for kind in ("chosen", QUESTION))
     assert torch.equal(chosen[1]["input_ids"][:, :10], wrong[1]["input_ids"][:, :10])  # the same question is asked
-    assert {asked for kind, asked, *_ in pages[0]._found if kind == "chosen"} == {sample.question, other.question}
+    assert {asked for asked, _, relevance, *_ in pages[0]._placed if relevance == "scout"} == {
+        sample.question,
+        other.question,
+    }
     assert sample.question != other.question and sample.image != other.image
 
 
@@ -175,7 +179,7 @@ def test_the_oracle_looks_at_the_true_boxes(samples, tmp_path):
     ask = asking(tmp_path, samples)
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
     for sample in samples[:2]:  # above on the left, and below on the right
-        finest = page.prepared.as_given(page.located(sample.boxes, "auto", 6))
+        finest = page.placed("", "auto", "none", 6, boxes=sample.boxes).given
         used = finest.valid[0]
         best = finest.level[0].masked_fill(~used, 99).argmin()
         (x0, y0, x1, y1), (left, top, right, bottom) = sample.boxes[0], finest.boxes[0, best].tolist()
@@ -197,10 +201,10 @@ def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
         return [found / found.sum()]
 
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
-    mass = page.relevance("Where?", "model", 6).mass[0]
+    placed = [page.placed("Where?", "auto", "model", budget) for budget in (6, 9)]
+    mass = placed[0].relevance.mass[0]
     assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
-    chosen = page.chosen("Where?", "auto", "model", 6)
-    assert 0 < int(chosen.valid.sum()) <= 6 and seen == ["Where?"]  # the model is asked once per question
+    assert 0 < placed[0].tokens <= 6 < placed[1].tokens and seen == ["Where?"]  # the model is asked once per question
 
 
 def test_the_oracle_is_not_asked_where_no_box_is_known(tmp_path, samples):
@@ -264,7 +268,7 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
     texture = Texture.open(Image.open(samples[0].image).convert("RGB"))
     allocation = own_grid(adapter, texture)
     prompts = [prompted.chosen_prompt(adapter, "Where?", [texture], [allocation])] * 3
-    options = {"reduce": steps_of("eval", method, 3)}
+    options = {"hooks": (TokenReduction(steps=steps_of("eval", method, 3)),)}
     found = prompted.log_likelihoods(adapter, prompts, ["1", "19", "1alpha"], **options)
     assert [one[0] for one in found] == pytest.approx([found[0][0]] * 3, abs=1e-4)
     assert found[0][0] != pytest.approx(prompted.log_likelihoods(adapter, prompts[:1], ["1"])[0][0], abs=1e-4)
@@ -272,12 +276,13 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
 
 @pytest.mark.parametrize("relevance", ["none", "scout", "model"])
 def test_each_budget_shows_print_as_finely_as_it_needs(samples, tmp_path, monkeypatch, relevance):
-    """Relevance is scored once, for all budgets."""
+    """The scale at which print is legible follows the budget."""
     ask = asking(tmp_path, samples)
     finer = Finer(((16, 3.0), (256, 1.5)))
     monkeypatch.setattr(ask.adapter, "trained", replace(ask.adapter.trained, finer=finer))
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
-    scales = [page.relevance("Where?", relevance, budget).legible_scale * finer.at(budget) for budget in (16, 64, 256)]
+    placed = {budget: page.placed("Where?", "auto", relevance, budget) for budget in (16, 64, 256)}
+    scales = [own.relevance.legible_scale * finer.at(budget) for budget, own in placed.items()]
     torch.testing.assert_close(scales[0], scales[1])
     torch.testing.assert_close(scales[0], scales[2])
 
@@ -468,7 +473,7 @@ def test_every_condition_shows_a_transparent_page_over_white(tmp_path):
     page.save(tmp_path / "clear.png")
     shown = AskedPage(tmp_path / "clear.png", model().adapter, PageCache(tmp_path))
     assert shown.image.getextrema() == ((255, 255),) * 3
-    assert float(shown.prepared.texture.levels[0].min()) == 1
+    assert float(shown.picture.texture.levels[0].min()) == 1
 
 
 def test_too_little_memory_halves_the_batch(tmp_path, samples, monkeypatch):

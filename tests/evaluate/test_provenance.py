@@ -12,6 +12,7 @@ from texturevlm_lab.evaluate.provenance import (
     code_digest,
     commit,
     dependencies,
+    module_now,
     named_origin,
     origin,
     statements,
@@ -20,7 +21,8 @@ from texturevlm_lab.evaluate.provenance import (
 
 def copied(tmp_path: Path) -> Path:
     root = tmp_path / "root"
-    shutil.copytree(ROOT / "texturevlm", root / "texturevlm", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("texturevlm", "lab/texturevlm_lab"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return root
 
 
@@ -31,14 +33,14 @@ def test_the_digest_covers_code_and_shipped_weights(tmp_path):
     assert known == {code_digest()}
     names = "scout/spotter.py scout/scout.npz relevance/words.json ops/cover.cu text/strings.py evaluate/statistics.py"
     for name in names.split():
-        with (root / "texturevlm" / name).open("ab") as file:
+        with next(root.rglob(name)).open("ab") as file:
             file.write(b"\n0\n")
         known.add(code_digest(root=root))
     (root / "texturevlm" / "relevance" / "new.safetensors").write_bytes(b"weights")
     known.add(code_digest(root=root))
     assert len(known) == 8
     for name in ("commands/eval.py", "train/fit.py", "vlm/adapter.py", "evaluate/report.py"):  # no score needs these
-        (root / "texturevlm" / name).write_text("")
+        next(root.rglob(name)).write_text("")
     assert code_digest(root=root) in known
 
 
@@ -66,6 +68,32 @@ def test_comments_docstrings_and_blank_lines_do_not_count(tmp_path):
     assert code_digest(root=root) == before
     path.write_text(source.replace("return ", "return  ", 1))
     assert code_digest(root=root) != before
+
+
+def test_code_that_was_only_moved_keeps_its_digest(tmp_path):
+    """36, section 8.8: moving files orphaned every table."""
+    root, (here, there) = tmp_path, ("texturevlm/b.py", "lab/texturevlm_lab/deep/b.py")
+    files = {
+        "lab/texturevlm_lab/a.py": "import json\n\nfrom texturevlm import (\n    b,\n)\n__all__ = ['x']\n"
+        "x = b.f('texturevlm.b')\n",
+        here: "def f(name):\n    return name\n",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    before = code_digest("texturevlm_lab.a", root=root)
+    (root / there).parent.mkdir()
+    (root / there).with_name("__init__.py").write_text('"""A room."""\n')
+    (root / here).rename(root / there)
+    (root / "lab/texturevlm_lab/a.py").rename(root / "lab/texturevlm_lab/c.py")
+    text = "import json\n\nfrom texturevlm_lab.deep import b\nx = b.f('texturevlm_lab.deep.b')\n"
+    (root / "lab/texturevlm_lab/c.py").write_text(text)
+    assert code_digest("texturevlm_lab.c", root=root) == before
+    (root / there).write_text("def f(name):\n    return None\n")
+    assert code_digest("texturevlm_lab.c", root=root) != before
+    assert module_now("texturevlm.b+texturevlm_lab.studies.c", root=root) == "texturevlm_lab.deep.b+texturevlm_lab.c"
+    (root / here).write_text("")
+    assert module_now("other.b+texturevlm.gone", root=root) == "other.b+texturevlm.gone"  # two are as near; none
 
 
 def test_imports_inside_functions_count_and_names_are_no_modules(tmp_path):

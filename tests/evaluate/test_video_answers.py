@@ -10,7 +10,7 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm import vlm
 from texturevlm.cli import main
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm_lab.evaluate.video_answers import (
     CONDITIONS,
     accuracy_table,

@@ -7,15 +7,14 @@ import torch
 from tests.allocate.test_runs import lines_of_print
 from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import RUN, Cells
 from texturevlm.allocate.footprints import ROUNDING
 from texturevlm.allocate.layers import CellRanking, layered, layers_by_kernel
-from texturevlm.allocate.runs import RUN
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover as kernels
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.select import UNIT
+from texturevlm.ops.legibility import UNIT
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import MOST_CELLS_ALONG
 from texturevlm.types import Texture

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.conftest import captured, poison, worst
-from texturevlm.allocate.cascade import PLAN_FAMILIES, plans_for
 from texturevlm.cuda.struct import definitions
-from texturevlm.ops import select as selection
-from texturevlm.ops.select import Plan, Stage, pack_plans, select
+from texturevlm_lab.allocators import select as selection
+from texturevlm_lab.allocators.cascade import PLAN_FAMILIES, plans_for
+from texturevlm_lab.allocators.select import Plan, Stage, pack_plans, select
 
 # size of the image, its cells, budget, patch, stages, maps
 CASES = [

@@ -15,7 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from texturevlm.ops.steerable import SteerablePyramid, steerable_bands, steerable_pyramid, steerable_reconstruct
+from texturevlm_lab.allocators.steerable import (
+    SteerablePyramid,
+    steerable_bands,
+    steerable_pyramid,
+    steerable_reconstruct,
+)
 
 SIZES = [(64, 64), (60, 84), (63, 80), (65, 97)]
 AWKWARD = [*SIZES, (1, 1), (1, 9), (2, 3), (7, 5), (8, 8), (9, 31), (10, 300)]

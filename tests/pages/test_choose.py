@@ -6,7 +6,6 @@ import torch
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm import choose_pages
 from texturevlm.pages import choose, open_pages, upright
-from texturevlm.pages.kept import KeptPages
 from texturevlm.pages.scouting import page_worth
 from texturevlm.scout import encode, load_scout
 

@@ -6,7 +6,6 @@ import torch
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm.pages import choose_pages, open_pages
 from texturevlm.pages import kept as kept_pages
-from texturevlm.pages.kept import KeptPages
 
 
 class Counted:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from texturevlm.reduce import Context
+from texturevlm_lab.rivals import Context
 
 
 def random_context(count=60, *, width=16, frames=1, seed=0, images=2):

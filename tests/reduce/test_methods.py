@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.reduce.contexts import permuted, plain_context, random_context
-from texturevlm.reduce import METHODS, ReduceStep, Reduction
-from texturevlm.reduce.sparsevlm import cluster_count, raters
-from texturevlm.vlm.reduction.captured import no_captured_reduction_because
+from texturevlm_lab.rivals import METHODS, ReduceStep, Reduction
+from texturevlm_lab.rivals.hooks.captured import no_captured_reduction_because
+from texturevlm_lab.rivals.sparsevlm import cluster_count, raters
 
 STAGES = {stage.reduce.__name__: stage for one in METHODS.values() for stage in one.stages}  # each function once
 
@@ -188,7 +188,7 @@ def test_cdpruner_wants_relevance_and_diversity():
 
 
 def test_greedy_map_is_that_of_determinants():
-    from texturevlm.reduce.cdpruner import greedy_map
+    from texturevlm_lab.rivals.cdpruner import greedy_map
 
     vectors = torch.randn(9, 6, generator=torch.Generator().manual_seed(2))
     gram, chosen = (vectors @ vectors.mT).double(), []
@@ -296,7 +296,7 @@ def test_pixelprune_drops_what_its_neighbours_predict():
 
 
 def test_the_predictor_of_loco_i():
-    from texturevlm.reduce.pixelprune import median_edge
+    from texturevlm_lab.rivals.pixelprune import median_edge
 
     west, north, corner = torch.tensor([[3.0, 9.0, 5.0], [7.0, 2.0, 6.0], [9.0, 1.0, 5.0]])
     # corner above both: the smaller; corner below both: the larger; else west + north − corner
@@ -313,7 +313,7 @@ def test_pace_shrinks_what_is_flat():
 
 
 def test_pace_shows_the_same_area_more_coarsely():
-    from texturevlm.reduce.token_squares import shown_pixels
+    from texturevlm_lab.rivals.token_squares import shown_pixels
 
     context = grid_of_pixels([[0.0, 1.0], [2.0, 3.0]])
     found = stage("pace")(context, 1)
@@ -360,7 +360,7 @@ def test_dyrate_follows_how_far_attention_is_spread(spread_over):
 
 
 def test_statistics_of_attention_do_not_depend_on_the_order():
-    from texturevlm.reduce.dyrate import statistics
+    from texturevlm_lab.rivals.dyrate import statistics
 
     even, one = torch.full((1, 100), 0.01), torch.zeros(1, 100)
     one[0, 7] = 1.0
@@ -392,7 +392,7 @@ def test_what_is_not_merged_is_not_rounded():
 
 
 def test_budgets_are_shared_out_in_proportion_and_within_room():
-    from texturevlm.reduce.select import shared_out
+    from texturevlm_lab.rivals.select import shared_out
 
     assert shared_out(torch.tensor([3.0, 1.0]), torch.tensor([9, 9]), 8) == [6, 2]
     assert shared_out(torch.tensor([3.0, 1.0]), torch.tensor([4, 9]), 8) == [4, 4]
@@ -400,7 +400,7 @@ def test_budgets_are_shared_out_in_proportion_and_within_room():
 
 
 def test_column_sums_equal_those_of_the_whole_matrix():
-    from texturevlm.reduce.attention import column_sums
+    from texturevlm_lab.rivals.attention import column_sums
 
     query, key = torch.randn(2, 3, 50, 8, generator=torch.Generator().manual_seed(0))
     whole = (query @ key.mT * 0.5).softmax(-1)

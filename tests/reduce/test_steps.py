@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from texturevlm.reduce import METHODS, PLACES, ReduceStep, check_needs, planned, stage_budget, steps_of
+from texturevlm_lab.rivals import METHODS, PLACES, ReduceStep, check_needs, planned, stage_budget, steps_of
 
 
 def test_the_forms_of_a_step():

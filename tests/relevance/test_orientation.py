@@ -7,10 +7,10 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import texturevlm as tv
+from texturevlm.frame import TextRegion, following
 from texturevlm.relevance import orientation, text_regions
 from texturevlm.relevance.orientation import find_turn
 from texturevlm.relevance.text_regions import find_regions
-from texturevlm.turned import TextRegion, following
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 

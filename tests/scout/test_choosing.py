@@ -11,9 +11,7 @@ from tests.ask import models
 from tests.conftest import worst
 from tests.test_cli import status
 from texturevlm.ask import VLM
-from texturevlm.ask.prepared import PreparedImage
-from texturevlm.capture import compile
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens, compile
 from texturevlm.relevance import WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page
 from texturevlm.scout import encode, load_scout

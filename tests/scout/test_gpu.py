@@ -7,9 +7,9 @@ import torch
 
 from tests.conftest import poison, worst
 from tests.scout.networks import shipped
-from texturevlm.capture import CompiledChooser, compile
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
+from texturevlm.placement.captured import CompiledChooser, compile
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.types import Texture
 

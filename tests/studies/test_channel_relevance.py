@@ -66,7 +66,7 @@ def test_groups_are_added_one_by_one(data, tmp_path, monkeypatch):
     write_rows(data / "docvqa_half", [{**row, "split": "train"} for row in rows])
     monkeypatch.setattr(channel_groups, "FIT", channel_groups.FitConfig(steps=3, save_every=0))
     monkeypatch.setattr(channel_groups, "NETWORK_FIT", channel_groups.FIT)
-    monkeypatch.setattr(channel_groups, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
     out = tmp_path / "out"
     assert channel_groups.main([str(data), "--words", str(data), "--out", str(out), "--ocr", "a"]) == 0
     record = json.loads((out / "channel-groups.json").read_text())

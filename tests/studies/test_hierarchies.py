@@ -15,7 +15,7 @@ def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     for row in rows:
         for found in row["ways"].values():
             assert found["holes"] == 0 and 0 <= found["cracks"] < 0.5 and 0 < found["value"] <= 1.000001
-    assert {way for row in rows for way in row["ways"]} == {"cluster_tree", "dag", "quadtree", "layers"}
+    assert {way for row in rows for way in row["ways"]} == {"dag", "quadtree", "layers"}
     assert "| scout | 64 | dag |" in capsys.readouterr().out
     monkeypatch.setattr(hierarchies, "TUNED", 3)
     assert hierarchies.main([str(data), "--out", str(tmp_path / "out")]) == 2

@@ -23,5 +23,5 @@ def test_the_table_is_made(tmp_path, asked_with, capsys, monkeypatch):
     monkeypatch.setattr(levels, "MOST", 4)
     assert levels.main(asked_with) == 0
     record = json.loads((tmp_path / "out" / "levels.json").read_text())
-    assert [set(one) - {"id", "page"} for one in record["rows"]] == [{"joint", "apart", "causal"}] * 2
+    assert [set(one) - {"set", "id", "page"} for one in record["rows"]] == [{"joint", "apart", "causal"}] * 2
     assert "| causal |" in capsys.readouterr().out

@@ -8,7 +8,6 @@ from tests.allocate.test_hierarchies import photo, relevance_at
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.allocate.plain import resize
-from texturevlm.ask.choose import Chosen
 from texturevlm.types import Allocation
 from texturevlm_lab.studies import merged
 from texturevlm_lab.train.reader.network import save_folder

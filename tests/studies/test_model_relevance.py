@@ -9,7 +9,7 @@ def test_the_table_is_made(tmp_path, asked_with, monkeypatch):
     monkeypatch.setattr(model_relevance, "MOST", 4)
     assert model_relevance.main(asked_with) == 0
     record = json.loads((tmp_path / "out" / "model-relevance.json").read_text())
-    assert len(record["rows"]) == 2 and set(record["rows"][0]) == {"id", "page", *model_relevance.BY}
+    assert len(record["rows"]) == 2 and set(record["rows"][0]) == {"set", "id", "page", *model_relevance.BY}
     assert all(0 <= row["model"]["top"] <= 1 for row in record["rows"])
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from texturevlm_lab.evaluate.data import Sample
-from texturevlm_lab.studies import page_by_page as module
-from texturevlm_lab.studies.page_by_page import page_by_page
+from texturevlm_lab.studies import asking as module
+from texturevlm_lab.studies.asking import page_by_page
 
 STUDY = "reader_settings"
 asked = []

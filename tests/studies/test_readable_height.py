@@ -64,7 +64,7 @@ class Contrast:
 
 
 def test_the_command_writes_table_and_record(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(readable, "open_engines", lambda names: {name: Contrast() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Contrast() for name in names})
     folder = write_folder(tmp_path / "data")
     given = [str(folder), "--out", str(tmp_path / "out"), "--split", "eval", "--ocr", "a,b"]
     assert readable.main(given) == 0

@@ -11,7 +11,7 @@ from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.ask import load_vlm
 from texturevlm_lab.evaluate.data import Sample
-from texturevlm_lab.studies import page_by_page, reader_legibility
+from texturevlm_lab.studies import asking, reader_legibility
 from texturevlm_lab.studies.reader_legibility import Judged, judged, rank_correlation
 from texturevlm_lab.train.reader.network import save_folder
 
@@ -45,9 +45,7 @@ def test_what_ocr_reads_is_what_the_model_was_given(tmp_path):
 
 
 def test_a_small_page_is_measured_through_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        page_by_page, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1)
-    )  # sees what follows
+    monkeypatch.setattr(asking, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees what follows
     monkeypatch.setattr(reader_legibility, "open_engines", lambda names: {"ink": Ink()})
     monkeypatch.setattr(reader_legibility, "BUDGETS", (24,))
     monkeypatch.setattr(reader_legibility, "MOST", 2)

@@ -8,7 +8,7 @@ import pytest
 from tests.evaluate.folders import write_folder
 from tests.train.test_reader import small_network
 from texturevlm.ask import VLM
-from texturevlm_lab.studies import page_by_page, reader_settings
+from texturevlm_lab.studies import asking, reader_settings
 from texturevlm_lab.studies.held_out_pages import origin_page
 from texturevlm_lab.studies.reader_settings import _together
 from texturevlm_lab.train.reader.network import save_folder
@@ -16,7 +16,7 @@ from texturevlm_lab.train.reader.network import save_folder
 
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reader_settings, "MOST", 3)
-    monkeypatch.setattr(page_by_page, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees MOST
+    monkeypatch.setattr(asking, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees MOST
     chosen, choosing = [], VLM.choosing
     monkeypatch.setattr(VLM, "choosing", lambda self, **how: chosen.append(how) or choosing(self, **how))
     save_folder(small_network(), tmp_path / "reader")

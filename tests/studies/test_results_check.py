@@ -1,6 +1,7 @@
 """Which tables are of today's code, what they say about it, and that committed rows give the committed numbers."""
 
 import csv
+import json
 from pathlib import Path
 from statistics import mean
 
@@ -42,6 +43,20 @@ def test_old_tables_are_listed_and_marked(tables, capsys):
     assert lines[:3] == ["# Old", "", lines[2]] and lines[2].startswith("> **Not today's code.** It was made by")
     marked = (tables / "old.md").read_text()
     assert main([str(tables), "--mark"]) == 0 and (tables / "old.md").read_text() == marked
+
+
+def test_other_code_that_makes_the_same_keeps_tables_unmarked(tables, capsys):
+    assert main([str(tables), "--same", "nothing", "--only", "other"]) == 1
+    assert "0 tables are the same" in capsys.readouterr().out
+    assert main([str(tables), "--same", "its goldens"]) == 1  # the others name no digest, or a module that is gone
+    assert "1 tables are the same by today's code." in capsys.readouterr().out
+    assert json.loads((tables / "same.json").read_text())["0" * 16]["why"] == "its goldens"
+    assert main([str(tables), "--mark"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 4 tables are not" in said and "old.md" not in said
+    assert "Not today's" not in (tables / "old.md").read_text()
+    (tables / "same.json").write_text(json.dumps({"0" * 16: {"today": "1" * 16, "why": ""}}))  # other code again
+    assert main([str(tables)]) == 1 and "old.md" in capsys.readouterr().out
 
 
 def test_a_table_made_again_loses_its_mark(tables):

@@ -1,26 +1,19 @@
-"""The judge of the scout: shares of boxes by hand, word spotting against places that are known, and the command."""
+"""The judge of the scout: shares of boxes by hand, and the command."""
 
 import json
-import shutil
-import stat
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageFont
 
 from tests.evaluate.folders import write_folder, write_rows
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm.scout import Spots, encode
+from texturevlm.scout import encode
 from texturevlm_lab.evaluate.data import Sample
-from texturevlm_lab.studies import scout, spotting
+from texturevlm_lab.studies import scout
 from texturevlm_lab.studies.relevance import TOPS, found_within, of_another_page, shares_within
 from texturevlm_lab.studies.study import evenly
-
-installed = pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract")
-HEADER = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"
 
 
 def sample(*boxes, size=(100, 100)):
@@ -93,88 +86,10 @@ def test_the_parts_of_a_question_are_all_of_it():
     assert torch.equal(kind.asked, question.asked) and not kind.traits.any() and (kind.letters == -1).all()
 
 
-# ---- word spotting -------------------------------------------------------------------------------------------------
-
-
-def test_average_precision():
-    right = np.array([True, False, True, False])
-    assert spotting.average_precision(np.array([4.0, 3, 2, 1]), right) == pytest.approx((1 + 2 / 3) / 2)
-    assert spotting.average_precision(np.array([2.0, 1, 2, 1]), right) == 1
-    assert spotting.average_precision(np.array([1.0, 3, 0, 2]), right) == pytest.approx((1 / 3 + 2 / 4) / 2)
-    many = np.arange(1000) < 100
-    assert spotting.average_precision(np.zeros(1000), many) == pytest.approx(0.1, abs=0.05)  # ties are not in order
-
-
-def test_words_that_are_looked_for():
-    assert spotting.sought_words(["What is the Total of 1975?", "total, no. in A/B-Side"]) == ["1975", "side", "total"]
-
-
 def test_pages_evenly_spread():
     assert evenly(list("abcdef"), 3) == ["a", "c", "e"]
     assert evenly(list("ab"), 9) == evenly(list("ab"), None) == ["a", "b"]
     assert evenly([], 3) == []
-
-
-def test_the_scout_ranks_a_box_by_the_spots_in_it():
-    """4 × 6 spots of 10 × 10 pixels; each of three directions stands at one spot."""
-    words = torch.zeros(1, 3, 4, 6)
-    words[0, 0, 1, 2], words[0, 1, 3, 5], words[0, 2, 0, 0] = 1.0, 0.5, 0.25
-    spots = Spots(words, torch.zeros(1, 4, 6), torch.zeros(1, 2, 4, 6), torch.zeros(1, 4, 6))
-    spotter = SimpleNamespace(embed=lambda numbers: torch.eye(3)[: len(numbers)])
-    watching = SimpleNamespace(spotter=spotter, dtype=torch.float32)
-    boxes = [(12.0, 11.0, 38.0, 19.0), (58.0, 38.0, 60.0, 40.0), (0.0, 0.0, 60.0, 40.0), (30.0, 0.0, 60.0, 20.0)]
-    scores = spotting.scout_scores(watching, spots, boxes, (40, 60), ["one", "two", "six"])
-    assert scores.tolist() == [[1, 0, 1, 0], [0, 0.5, 0.5, 0], [0, 0, 0.25, 0]]
-
-
-def test_rapidocr_ranks_a_box_by_the_likest_word_in_it():
-    page = Page((Word("Total:", (10, 10, 50, 20), 0, 1.0), Word("sum", (60, 10, 90, 20), 0, 1.0)), (40, 100))
-    boxes = [(12, 9, 51, 21), (44, 10, 92, 20), (0, 30, 40, 40)]
-    scores = spotting.rapidocr_scores(page, boxes, ["total", "sum"])
-    assert scores.tolist() == [[1, 0, 0], [0, 1, 0]]
-    assert spotting.rapidocr_scores(Page((), (40, 100)), boxes, ["total"]).tolist() == [[0, 0, 0]]
-
-
-def test_words_of_tesseracts_table():
-    rows = [
-        "1\t1\t0\t0\t0\t0\t0\t0\t90\t40\t-1\t",
-        '5\t1\t1\t1\t1\t1\t5\t6\t30\t10\t96.5\t"Total',
-        "5\t1\t1\t1\t1\t2\t40\t6\t4\t10\t50\t—",
-        "5\t1\t1\t1\t2\t1\t5\t20\t30\t10\t80\t52.00",
-    ]
-    first, second = spotting.words_of_table(HEADER + "\n".join(rows) + "\n")
-    assert first == Word('"Total', (5, 6, 35, 16), 0, 0.965) and (second.text, second.line) == ("52.00", 1)
-    assert spotting.words_of_table(HEADER) == ()
-
-
-def program(folder: Path, body: str) -> str:
-    path = folder / "tesseract"
-    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "tesseract 5.9"; exit 0; fi\n{body}\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
-
-
-def test_a_page_is_read_once(tmp_path):
-    image, cache = tmp_path / "page.png", tmp_path / "cache"
-    Image.new("L", (90, 40), 255).save(image)
-    (tmp_path / "table").write_text(HEADER + "5\t1\t1\t1\t1\t1\t5\t6\t30\t10\t96.5\tTotal\n")
-    good = program(tmp_path, f"cat > /dev/null; cat {tmp_path / 'table'}")
-    page = spotting.tesseract_page(image, cache, good)
-    assert page.size == (40, 90) and [word.text for word in page.words] == ["Total"]
-    bad = program(tmp_path, "cat > /dev/null; echo no such language >&2; exit 1")
-    assert spotting.tesseract_page(image, cache, bad) == page
-    with pytest.raises(OSError, match=r"ended with 1 on .*page\.png: no such language"):
-        spotting.tesseract_page(image, None, bad)
-
-
-@installed
-def test_tesseract_reads_a_page(tmp_path):
-    page = Image.new("L", (600, 200), 255)
-    ImageDraw.Draw(page).text((50, 80), "Invoice 1975", fill=0, font=ImageFont.load_default(40))
-    page.save(tmp_path / "page.webp", lossless=True)
-    invoice, year = spotting.tesseract_page(tmp_path / "page.webp", None).words
-    assert (invoice.text, year.text) == ("Invoice", "1975") and invoice.line == year.line
-    assert invoice.box[0] == pytest.approx(50, abs=8) and year.box[0] > invoice.box[2]
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -199,8 +114,7 @@ def run(data: Path, *options: str) -> int:
     return scout.main([str(data), "--pages", str(data.parent / "cache"), "--out", str(data.parent / "out"), *options])
 
 
-def test_the_command_without_tesseract(folder, monkeypatch):
-    monkeypatch.setattr(scout.shutil, "which", lambda name: None)
+def test_the_command(folder):
     assert run(folder) == 0
     record = json.loads((folder.parent / "out" / "scout.json").read_text())
     assert record["questions"] == 4 and record["pages"] == 2 and record["together"] is True
@@ -209,35 +123,10 @@ def test_the_command_without_tesseract(folder, monkeypatch):
     assert means["oracle"] == [1] * len(TOPS) and means[scout.WORDS][-1] == 1
     assert all(0 <= value <= 1 for values in record["share"]["mean"].values() for value in values)
     text = (folder.parent / "out" / "scout.md").read_text()
-    assert "Not measured: it needs `tesseract` 5" in text and "all of the answer's boxes together" in text
-
-
-@installed
-def test_the_command_with_tesseract(folder):
-    assert run(folder, "--limit", "1", "--read", "1") == 0
-    record = json.loads((folder.parent / "out" / "scout.json").read_text())
-    assert record["pages"] == 1 and record["command"].endswith("DIR --limit 1 --pages CACHE --read 1")
-    assert record["spotting"]["pages"] == 1 and record["spotting"]["reader"].startswith("tesseract 5")
-    assert "## Word spotting" in (folder.parent / "out" / "scout.md").read_text()
-
-
-def test_spotting_on_words_that_were_read(folder, monkeypatch):
-    """Tesseract read what RapidOCR read: RapidOCR's ranking is perfect, and every word has a height."""
-    cache = folder.parent / "cache"
-    shutil.copytree(cache, cache / "tesseract")
-    monkeypatch.setenv("PATH", str(folder.parent), prepend=":")
-    program(folder.parent, "exit 1")
-    assert run(folder) == 0
-    found = json.loads((folder.parent / "out" / "scout.json").read_text())["spotting"]
-    assert found["words"] == 4  # "where" and "is" are not looked for
-    assert found["precision"]["RapidOCR"] == [1, 1, 1]
-    assert sum(row["words"] for row in found["by height"]) == 4
-    assert found["difference"][0] == pytest.approx(found["precision"]["scout"][0] - 1)
-    assert "| scout − RapidOCR |" in (folder.parent / "out" / "scout.md").read_text()
+    assert "all of the answer's boxes together" in text
 
 
 def test_what_is_wrong_is_told(folder, capsys):
-    assert run(folder, "--read", "0") == 2 and "--read" in capsys.readouterr().err
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
     write_rows(folder, [{**row, "boxes": []} for row in rows])
     assert run(folder) == 2 and "eval questions with boxes" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from texturevlm.turned import TextRegion
+from texturevlm.frame import TextRegion
 from texturevlm_lab.studies import stamps
 
 

@@ -13,17 +13,20 @@ import pytest
 import torch
 
 from texturevlm.commands.arguments import counts
-from texturevlm_lab import studies
 from texturevlm_lab.evaluate.markdown import format_interval
 from texturevlm_lab.studies.study import (
+    DATA,
+    LIMIT,
     MISTAKES,
+    OUT,
+    ROW_FILES,
     check_limit,
-    command_line,
+    command,
     deadline,
+    option,
     provenance,
-    run_study,
     study_main,
-    study_parser,
+    table_main,
     versions,
     write_study,
 )
@@ -31,20 +34,13 @@ from texturevlm_lab.studies.study import (
 SHARED = (
     "__init__",
     "asking",
-    "baselines",
-    "cluster_tree",
-    "held_out",
-    "mean_by_page",
-    "page_by_page",
     "place_measures",
-    "region_canvases",
-    "region_network",
     "soft_tokens",
-    "spotting",
     "study",
-    "video_measures",
 )  # no table of their own
-STUDIES = sorted(path.stem for path in Path(studies.__file__).parent.glob("*.py") if path.stem not in SHARED)
+STUDIES = sorted(
+    path.stem for path in Path(texturevlm_lab.studies.__file__).parent.glob("*.py") if path.stem not in SHARED
+)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -59,18 +55,14 @@ def test_a_study_says_how_it_is_run_and_what_it_is_for(name, capsys, monkeypatch
     assert module.__doc__.split("\n")[0] in told
 
 
-def test_only_the_first_line_of_the_docstring_is_told():
-    assert study_parser("own", "What for.\n\nHow.").description == "What for."
-    assert study_parser("own", None).description == ""  # python -OO
-
-
 def test_a_complaint_is_one_line_and_status_2(capsys):
-    def work(options):
-        raise ValueError("--out must end in .npz, got weights")
+    def work(name, options):
+        raise ValueError(f"{name}: --out must end in .npz, got {options.out}")
 
-    assert run_study(study_parser("own", "Pack."), ["data", "--out", "weights"], work) == 2
+    main = command("texturevlm_lab.studies.own", None, work, DATA, OUT)  # no docstring: python -OO
+    assert main(["data", "--out", "weights"]) == 2
     said = capsys.readouterr()
-    assert said.err == "texturevlm_lab.studies.own: --out must end in .npz, got weights\n" and said.out == ""
+    assert said.err == "texturevlm_lab.studies.own: own: --out must end in .npz, got weights\n" and said.out == ""
 
 
 def test_a_study_measures_and_reports(tmp_path, capsys, monkeypatch):
@@ -131,16 +123,23 @@ def test_numbers_survive_a_report_that_fails(tmp_path):
 
 
 def test_the_command_line_leaves_out_defaults_and_names_no_paths():
-    parser = study_parser("own", "Own.")
-    parser.add_argument("--steps", type=int, default=3)
+    told = []
+    options = [DATA, OUT, LIMIT, option("--steps", type=int, default=3), option("--sizes", type=counts, metavar="N,N")]
+    main = command("texturevlm_lab.studies.own", "Own.", lambda name, options: told.append(options.command), *options)
     given = ["--out", "/tmp/x", "/data", "--limit", "4"]
-    assert (
-        command_line(parser, parser.parse_args(given))
-        == "python -m texturevlm_lab.studies.own DATA --out DIR --limit 4"
-    )
-    assert command_line(parser, parser.parse_args([*given, "--steps", "5"])).endswith("--limit 4 --steps 5")
-    parser.add_argument("--sizes", type=counts, metavar="N,N")
-    assert command_line(parser, parser.parse_args([*given, "--sizes", "16,32"])).endswith("--limit 4 --sizes 16,32")
+    for more in ([], ["--steps", "3"], ["--steps", "5"], ["--sizes", "16,32"]):
+        assert main([*given, *more]) == 0
+    plain = "python -m texturevlm_lab.studies.own DATA --out DIR --limit 4"
+    assert told == [plain, plain, f"{plain} --steps 5", f"{plain} --sizes 16,32"]
+
+
+def test_a_table_of_files_names_them_as_results_has_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("texturevlm_lab.studies.study.origin", lambda module: f"Code: {module}")
+    main = table_main("texturevlm_lab.studies.own", "Own.", lambda options: options.made_by, "own.md", ROW_FILES)
+    assert main(["/a/results/b/c.csv", "d.csv", "--out", str(tmp_path)]) == 0
+    run = "python -m texturevlm_lab.studies.own results/b/c.csv results/d.csv --out DIR"
+    assert (tmp_path / "own.md").read_text() == f"Command: `{run}`; Code: texturevlm_lab.studies.own."
+    assert run in capsys.readouterr().out
 
 
 def test_the_time_limit_of_a_study():
@@ -153,6 +152,6 @@ def test_an_interval():
 
 
 def test_the_package_imports_no_study():
-    package = Path(studies.__file__).parents[3] / "texturevlm"
+    package = Path(texturevlm_lab.studies.__file__).parents[3] / "texturevlm"
     sources = package.rglob("*.py")
     assert not [path for path in sources if re.search(r"^\s*(from|import) texturevlm_lab", path.read_text(), re.M)]

@@ -6,13 +6,21 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.evaluate.folders import write_folder, write_page
+from tests.evaluate.folders import write_folder, write_page, write_rows
 from tests.evaluate.test_run import Ink
-from tests.studies.test_nothing_asked import write_sets
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.studies import turned
+from texturevlm_lab.train.pages import HELD_OUT, SETS
 
 KEYS = (f"0/{turned.FOLLOWED}", f"0/{turned.MOVED}", f"90/{turned.FOLLOWED}", f"90/{turned.LEFT}")
+
+
+def write_sets(folder):
+    for name in SETS:
+        write_folder(folder / name, pages=2 * HELD_OUT if name == turned.MAIN_SET else 1)
+        rows = [json.loads(line) for line in (folder / name / "questions.jsonl").read_text().splitlines()]
+        write_rows(folder / name, [row | {"split": "train", "document": row["image"]} for row in rows])
+    return folder
 
 
 @pytest.fixture
@@ -51,7 +59,7 @@ def test_boxes_follow_the_page(question):
 
 def test_the_study_from_end_to_end(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
-    monkeypatch.setattr(turned, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(turned, "ANGLES", (90,))
     assert turned.main([str(data), "--out", str(tmp_path / "out"), "--ocr", "a", "--limit", "1"]) == 0
     record = json.loads((tmp_path / "out" / "turned.json").read_text())
@@ -87,7 +95,7 @@ def test_a_page_is_moved_by_half_a_pixel():
 def test_pages_at_full_resolution(tmp_path, monkeypatch):
     data = write_sets(tmp_path / "data")
     write_folder(data / turned.FULL_SET, pages=2)
-    monkeypatch.setattr(turned, "open_engines", lambda names: {name: Ink() for name in names})
+    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
     monkeypatch.setattr(turned, "ANGLES", (45,))
     monkeypatch.setattr(turned, "CONTROLLED", ())
     given = [str(data), "--out", str(tmp_path), "--ocr", "a", "--limit", "1", "--split", "eval"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from texturevlm.ask import load_vlm
-from texturevlm.reduce import steps_of
+from texturevlm_lab.rivals import steps_of
 from texturevlm_lab.train.compensator_task import CompensatorTask
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit
@@ -43,7 +43,7 @@ def test_it_brings_the_reduced_model_nearer_and_is_used(asked_pages, tiny_model,
 def test_a_difference_of_another_tower_is_refused(asked_pages, tiny_model, tmp_path):
     from safetensors.torch import save_file
 
-    from texturevlm.vlm.reduction.low_rank import LowRankDifference
+    from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference
 
     other, odd = tmp_path / "other.safetensors", tmp_path / "odd.safetensors"
     save_file(LowRankDifference({"0.mlp": (4, 5)}, 2).state_dict(), other)

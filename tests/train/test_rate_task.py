@@ -8,8 +8,8 @@ import torch
 
 from tests.evaluate.folders import write_folder
 from texturevlm.ask import load_vlm
-from texturevlm.reduce import ReduceStep, steps_of
-from texturevlm.reduce.dyrate import statistics
+from texturevlm_lab.rivals import ReduceStep, steps_of
+from texturevlm_lab.rivals.dyrate import statistics
 from texturevlm_lab.train import rate_task
 from texturevlm_lab.train.asked import asked_prompt
 from texturevlm_lab.train.config import FitConfig

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
 from texturevlm.vlm.places import bilinear_taps
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit, rate_at
@@ -221,7 +221,7 @@ def test_tokens_stand_in_the_order_in_which_a_model_gets_them(page):
     allocation = choose_tokens(texture, "", budget=64, patch=32, allocator="layers", relevance="none")
     boxes = allocation.boxes[0][allocation.valid[0]].numpy()
     found = as_view(np.random.default_rng(0).permutation(boxes), 1.0, "")
-    (wanted,) = still_views("test", Picture(Texture.open(page.image).mipmapped(), allocation), 32, levels="apart")
+    (wanted,) = still_views("test", PromptImage(Texture.open(page.image).mipmapped(), allocation), 32, levels="apart")
     assert np.abs(found.tokens[:, :2] - wanted.centre.numpy()).max() < 0.01
     begins = np.flatnonzero(np.diff(found.segment, prepend=99))
     assert begins.tolist() == wanted.begins.nonzero()[:, 0].tolist() and len(begins) > 1

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from texturevlm.allocate.forest import Forest
+from texturevlm.allocate.quadtree import Forest
 from texturevlm_lab.train.fit import draw_questions
 from texturevlm_lab.train.soft_choice import (
     draw_top_k,

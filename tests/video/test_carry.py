@@ -3,8 +3,7 @@ import torch
 
 from tests.video.moving import scene, with_box
 from texturevlm.channels.structure import luma
-from texturevlm.video.carry import box_coverage, follow_box
-from texturevlm.video.flow import Flow, find_flow
+from texturevlm.video.carry import Flow, box_coverage, find_flow, follow_box
 
 SIZE = (96, 128)
 

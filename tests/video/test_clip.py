@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tests.video.moving import noisy, scene, with_box
-from texturevlm.video import moments, upright
-from texturevlm.video.clip import choose_clip
-from texturevlm.video.moments import keep_moments, thinned
+from texturevlm.video import choose_clip, clip
+from texturevlm.video.clip import keep_moments, thinned
 
 SIZE = (96, 160)
 
@@ -87,7 +86,7 @@ def test_what_was_seen_before_counts_less():
 
 def test_memory_does_not_grow_with_the_length(monkeypatch):
     """Every frame differs from every other, and only kept ones are alive."""
-    monkeypatch.setattr(moments, "MOST_BYTES", 6 * 2 * 3 * 32 * 32)
+    monkeypatch.setattr(clip, "MOST_BYTES", 6 * 2 * 3 * 32 * 32)
     alive = weakref.WeakSet()
     most = 0
 
@@ -134,11 +133,28 @@ def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
     wanted = keep_moments(timed(frames)).moments()
     lying = keep_moments(timed([frame.rot90(-1, (1, 2)) for frame in frames])).moments()
     angles = iter([90.0, 0.0, 90.0])
-    monkeypatch.setattr(upright, "find_turn", lambda texture: next(angles))
+    monkeypatch.setattr(clip, "find_turn", lambda texture: next(angles))
     for turn in (90.0, "auto"):  # auto: what most moments say
-        found = upright.upright_moments(lying, turn)
+        found = clip.upright_moments(lying, turn)
         assert [one.time for one in found] == [one.time for one in wanted]
         for one, other in zip(found, wanted):
             assert torch.equal(one.frames, other.frames) and torch.allclose(one.means, other.means)
-    monkeypatch.setattr(upright, "find_turn", lambda texture: 0.0)
-    assert upright.upright_moments(lying, "auto") == lying
+    monkeypatch.setattr(clip, "find_turn", lambda texture: 0.0)
+    assert clip.upright_moments(lying, "auto") == lying
+
+
+@pytest.mark.parametrize(("budget", "most"), [(40, 11), (400, 3)])
+def test_what_was_chosen_to_find_the_shares_is_not_chosen_again(budget, most):
+    """Three moments of 15 tokens took 12 calls of the allocator, also where the budget shows all of each."""
+    from texturevlm.allocate import ALLOCATORS
+
+    asked = []
+
+    def counted(texture, relevance, *, budget, patch):
+        asked.append((relevance.mass.sum().item(), budget))
+        return ALLOCATORS["quadtree"](texture, relevance, budget=budget, patch=patch)
+
+    ground = scene(SIZE)
+    frames = as_bytes([ground] * 2 + [scene(SIZE, seed=5)] * 2 + [scene(SIZE, seed=6)] * 2)
+    found = shown(frames, budget, allocator=counted)
+    assert len(found) == 3 and len(asked) <= most, len(asked)

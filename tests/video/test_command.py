@@ -2,7 +2,7 @@ import pytest
 
 from tests.test_cli import assert_one_line, status
 from tests.video.test_sources import folder_of, pictures
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 
 
 def test_a_folder_becomes_a_film_and_a_table(tmp_path, capsys):
@@ -41,7 +41,7 @@ def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
     pytest.importorskip("av")
     from tests.ask import models
     from texturevlm import ask, vlm
-    from texturevlm.live import VideoStream
+    from texturevlm.video.live import VideoStream
 
     small = models.asked(vlm.adapt(*models.built("qwen3_vl")), budget=12)
     monkeypatch.setattr(ask, "load_vlm", lambda *_, **__: small)
@@ -63,17 +63,17 @@ def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
 
 
 def test_an_error_of_the_drawing_is_raised():
-    from texturevlm.video.beside import Beside
+    from texturevlm.video.picture import Background
 
     def fail(number):
         if number == 1:
             raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="the disk is full"), Beside(fail) as draw:
+    with pytest.raises(OSError, match="the disk is full"), Background(fail) as draw:
         for number in range(50):
             draw(number)
     done = []
-    with Beside(done.append) as work:
+    with Background(done.append) as work:
         for number in range(9):
             work(number)
     assert done == list(range(9))

@@ -11,7 +11,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import TokenStream
-from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.tokens import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import VALUE, GpuFrameUpdate
 
@@ -35,7 +35,7 @@ def test_incremental_equals_rebuilt(size, form):
         rebuilt = held(step).mipmapped()
         assert all(torch.equal(got, made) for got, made in zip(step.texture.levels, rebuilt.levels))
         if before is not None:
-            wanted = build(rebuilt, NAMES, previous=held(step) if step.reuse.keyframe else before)
+            wanted = build(rebuilt, NAMES, previous=before if step.reuse.keyframe.goes_on else held(step))
             for got, made in zip(step.channels.levels, wanted.levels):
                 for slot, name in enumerate(NAMES):
                     assert torch.equal(got[:, slot], made[:, slot]), name

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from texturevlm.video.reuse import Rate
+from texturevlm.video import Rate
 
 
 def test_spending_never_exceeds_what_flowed_in():

@@ -7,10 +7,8 @@ import torch
 from PIL import Image
 
 from tests.video.moving import crossing
-from texturevlm.video import decoding
-from texturevlm.video.frames import Frame, FrameSource, Sampler
+from texturevlm.video import Frame, FrameSource, Sampler, open_video, sources
 from texturevlm.video.picture import write_video
-from texturevlm.video.sources import open_video
 
 SIZE = (64, 96)
 
@@ -248,7 +246,7 @@ def test_a_file_says_how_it_is_turned():
         def to_ndarray(self, format):
             return np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
-    upright = decoding._upright(Turned())
+    upright = sources._upright(Turned())
     assert upright.shape == (3, 3, 2)
     assert upright[0, 0].tolist() == [9, 0]  # the left column is on top, its lower end first
 

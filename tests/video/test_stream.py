@@ -90,7 +90,7 @@ def test_a_question_is_not_asked_again_of_a_still_scene():
 
 
 def test_every_frame_a_keyframe_is_the_ordinary_pipeline():
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import choose_tokens
 
     one = stream(keyframe=1)
     for frame in crossing(SIZE, 3):
@@ -179,6 +179,42 @@ def test_channels_are_kept_and_carried():
     assert torch.equal(steps[0][0, 3], torch.zeros(SIZE))  # nothing was known before the first frame
     similar = torch.corrcoef(torch.stack([by_name["previous_saliency"].flatten(), steps[-2][0, 0].flatten()]))[0, 1]
     assert similar > 0.9
+
+
+def test_a_scorer_that_reads_channels_gets_those_of_the_stream():
+    """It got the colours alone: motion, and what was seen before, changed no token."""
+    names = ["motion", "previous_relevance", "fixation_history", "edges"]
+    frames = [with_box(scene(SIZE), 10 + 6 * index, 40) for index in range(3)]
+    with_channels, without = (stream(relevance="channels", channels=kept, keyframe=2) for kept in (names, ()))
+    for frame in frames:
+        step, plain = with_channels.step(frame), without.step(frame)
+    assert step.reuse.keyframe == "interval"
+    assert step.channels.channel("motion")[..., 40:64, 16:46].amax() > 0.1  # since the frame before
+    assert not torch.equal(step.allocation.centre, plain.allocation.centre)
+    gain = (step.relevance.mass / plain.relevance.mass)[0]
+    rows, columns = (
+        round(edge * extent / pixels) for edge, extent, pixels in ((52, gain.shape[0], 96), (40, gain.shape[1], 128))
+    )
+    assert gain[rows, columns] > 1.2 * gain.median()
+
+
+def test_embeddings_that_a_stream_carries_are_what_the_scorer_reads():
+    """It encoded the frame once more instead."""
+    from texturevlm.channels.registry import EMBEDDING_LAYERS
+    from texturevlm.relevance import EmbeddingScorer
+
+    levels = Texture((torch.rand(1, 16, 12, 16),), EMBEDDING_LAYERS, SIZE).mipmapped()
+    features, mode = EmbeddingScorer(*"ab").prepare_with(Texture.open(scene(SIZE)), levels)
+    assert torch.equal(features, levels.levels[0]) and mode == "area"
+
+
+def test_nothing_is_carried_over_a_cut():
+    names = ["previous_relevance", "previous_saliency", "fixation_history", "saliency"]
+    one = stream(channels=names)
+    for frame in [*crossing(SIZE, 3), scene(SIZE, seed=5)]:
+        step = one.step(frame)
+    assert step.reuse.keyframe == "cut"
+    assert all(step.channels.channel(name).amax() == 0 for name in names[:3])
 
 
 BAD = {
@@ -296,8 +332,6 @@ def test_many_steps_leave_memory_flat():
         ({"rate": -1.0}, "per_second must be above 0"),
         ({"tile": 2}, "tile must be at least 4"),
         ({"channels": ["colour"]}, "channels must be"),
-        ({"keep": "all", "encode": lambda texture, allocation: None}, "keep must be one of"),
-        ({"rate": 5.0, "encode": lambda texture, allocation: None}, "needs keep='approximate'"),
     ],
 )
 def test_wrong_settings_are_named(options, message):
@@ -321,8 +355,7 @@ def test_a_failure_with_a_rate_leaves_no_patch_of_an_older_frame(monkeypatch):
     saved, seconds = one.rate.saved, one.seconds
     step = one.step(frames[4])
     assert (
-        one.seconds == pytest.approx(seconds + 1 / one.settings.fps)
-        and one.rate.saved <= saved + 10_000 / one.settings.fps
+        one.seconds == pytest.approx(seconds + 1 / one.config.fps) and one.rate.saved <= saved + 10_000 / one.config.fps
     )
     used = step.reuse.used
     assert step.reuse.keyframe == "failure" and not step.reuse.stale.any()

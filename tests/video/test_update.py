@@ -19,7 +19,6 @@ def run(frames, size, names, parts=True):
         before = Texture(tuple(level.clone() for level in update.texture.levels))
         if index == 0:
             update.replace(frame)
-            update.channels.rebuild()
             continue
         found = update.compare(frame, noise)
         noise = found.noise

@@ -10,7 +10,7 @@ from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import TokenStream
-from texturevlm.video.choice import TokenChoice, token_value
+from texturevlm.video.tokens import TokenChoice, token_value
 from texturevlm.video.update import CARRIED
 from texturevlm.video.update_gpu import MOST_CHANGED, MOST_FRAMES, VALUE, GpuFrameUpdate
 
@@ -32,7 +32,7 @@ def check(step, before):
     rebuilt = Texture((step.texture.levels[0].clone(),)).mipmapped()
     assert all(torch.equal(got, made) for got, made in zip(texture.levels, rebuilt.levels))
     if step.channels is not None:
-        previous = before if step.reuse.keyframe == "" else Texture((rebuilt.levels[0],))
+        previous = before if step.reuse.keyframe.goes_on else Texture((rebuilt.levels[0],))
         wanted = build(rebuilt, NAMES, previous=previous)
         for got, made in zip(step.channels.levels, wanted.levels):
             assert torch.equal(got, made)
@@ -68,7 +68,7 @@ def test_kernels_and_the_plain_way_find_the_same(monkeypatch):
         assert torch.equal(got.texture.levels[0], wanted.texture.levels[0])
 
 
-def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look():
+def test_what_the_held_tokens_are_worth_is_known_a_frame_after_a_look(captured_on_cpu):
     size = (40, 320)  # cells are coarser than pixels here, as the kernels want them
     one, asked = TokenStream(size, 12, patch=16, relevance="none", keyframe=1000), []
     allocate = one.choice.allocate

@@ -375,7 +375,8 @@ def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     fixed = FixedBudget(adapter, 4, compiled=True)
-    found = first_logits(fixed, QUESTION, texture, allocation)
+    with pytest.warns(RuntimeWarning, match=r"slower: torch.compile failed: no compiler here"):
+        found = first_logits(fixed, QUESTION, texture, allocation)
     assert torch.equal(found, first_logits(FixedBudget(adapter, 4, compiled=False), QUESTION, texture, allocation))
     assert "torch.compile failed: no compiler here" in fixed.reasons
 
@@ -411,7 +412,8 @@ def test_captured_answers_are_those_of_transformers(family):
 @pytest.mark.gpu
 def test_a_capture_that_fails_says_why_and_leaves_the_stream():
     before = torch.cuda.current_stream()
-    replay = Replay(lambda one: (one * float(one.sum()),), [torch.ones(3, device="cuda")])
+    with pytest.warns(RuntimeWarning, match=r"slower: the capture failed"):
+        replay = Replay(lambda one: (one * float(one.sum()),), [torch.ones(3, device="cuda")])
     assert "the capture failed" in replay.reason
     assert torch.cuda.current_stream() == before
     assert replay(torch.ones(3, device="cuda"))[0].tolist() == [3.0] * 3

@@ -8,13 +8,13 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ops import BlockLayout
-from texturevlm.reduce import METHODS, steps_of
 from texturevlm.vlm import captured_decode, captured_generate
-from texturevlm.vlm.attention import AttentionOptions, attend_hierarchically
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
-from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm_lab.attention import AttentionOptions, attend_hierarchically
+from texturevlm_lab.attention.block_layout import BlockLayout
+from texturevlm_lab.rivals import METHODS, steps_of
+from texturevlm_lab.rivals.hooks.reducing import reduced
 
 QUESTION = "what is the total ?"
 OPTIONS = {

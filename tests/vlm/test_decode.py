@@ -6,10 +6,10 @@ from transformers import DynamicCache
 
 from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for
-from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
-from texturevlm.reduce.fastv import last_token_attention
-from texturevlm.vlm.reduction import decode
-from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm_lab.rivals import METHODS, Method, ReduceStage, steps_of
+from texturevlm_lab.rivals.fastv import last_token_attention
+from texturevlm_lab.rivals.hooks import decode
+from texturevlm_lab.rivals.hooks.reducing import reduced
 
 FAMILIES = {**small.BUILDERS, "llava": small.llava, "internvl": small.internvl}
 

@@ -17,7 +17,7 @@ from texturevlm.types import Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.packed import unpack
 from texturevlm.vlm.places import Places
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
 from texturevlm.vlm.vit import VisionTransformer
 
@@ -259,7 +259,7 @@ def test_a_cast_to_bfloat16_moves_no_position(adapter):
     chosen = small.chosen(texture, side, 8)
     inputs = adapter.prepare(QUESTION, texture, chosen)
     rows = inputs["pixel_values"]
-    (view,) = still_views("test", Picture(texture, chosen), side)
+    (view,) = still_views("test", PromptImage(texture, chosen), side)
     place = unpack(rows.bfloat16(), adapter.row_width)[1].patch.view(-1, 2)
     assert torch.equal(place, adapter.places(view).patch.flatten(0, 1))
     pixels_only = torch.cat([rows[..., : adapter.row_width].bfloat16().float(), rows[..., adapter.row_width :]], -1)

@@ -9,7 +9,7 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import COLUMNS
 from texturevlm.vlm.growing import GrowingPrompt
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
 
 QUESTION = "what is the total ?"
@@ -41,14 +41,14 @@ def parts_of(adapter, ids):
 
 
 def view_of(adapter, texture, allocation, levels):
-    (view,) = still_views("prepare", Picture(texture, allocation), adapter.side, levels=levels)
+    (view,) = still_views("prepare", PromptImage(texture, allocation), adapter.side, levels=levels)
     return view
 
 
 def grown(adapter, texture, coarse, fine, levels, *, wrong=False):
     """The logits behind the question, the fine tokens appended after the coarse ones."""
     view, more = (view_of(adapter, texture, one, levels) for one in (coarse, fine))
-    ids = adapter.spell(QUESTION, [Picture(texture, coarse)], [adapter.filling([view], 0)])
+    ids = adapter.spell(QUESTION, [PromptImage(texture, coarse)], [adapter.filling([view], 0)])
     head, tail = parts_of(adapter, ids)
     prompt = GrowingPrompt(adapter)
     prompt.read(head, [view])
@@ -80,7 +80,7 @@ def test_appending_equals_one_prefill(adapter):
 def test_an_answer_leaves_the_cache_as_it_was(adapter):
     texture, coarse, fine = looks(adapter)
     *_, prompt = grown(adapter, texture, coarse, fine, "apart")
-    ids = adapter.spell(QUESTION, [Picture(texture, coarse)], [adapter.image_filling(coarse.budget)])
+    ids = adapter.spell(QUESTION, [PromptImage(texture, coarse)], [adapter.image_filling(coarse.budget)])
     _, tail = parts_of(adapter, ids)
     options = {"max_new_tokens": 6, "do_sample": False}
     found = prompt.answer(tail, **options)
@@ -95,7 +95,7 @@ def test_text_and_pictures_in_several_pieces(adapter):
     """Two images read one after the other equal both at once."""
     texture, coarse, fine = looks(adapter)
     views = [view_of(adapter, texture, one, "joint") for one in (coarse, fine)]
-    ids = adapter.spell(QUESTION, [Picture(texture, coarse)] * 2, [adapter.filling([view], 0) for view in views])
+    ids = adapter.spell(QUESTION, [PromptImage(texture, coarse)] * 2, [adapter.filling([view], 0) for view in views])
     inputs = adapter.assemble([ids], views)
     first = ids.index(small.VISION_END) + 1
     head, tail = parts_of(adapter, ids[first:])
@@ -112,7 +112,7 @@ def test_causal_levels_append_as_one_prefill():
     adapter = vlm.adapt(*small.qwen3_vl())
     texture, coarse, fine = looks(adapter)
     first, more = (view_of(adapter, texture, one, "causal") for one in (coarse, fine))
-    ids = adapter.spell(QUESTION, [Picture(texture, coarse)], [adapter.filling([first], 0)])
+    ids = adapter.spell(QUESTION, [PromptImage(texture, coarse)], [adapter.filling([first], 0)])
     head, tail = parts_of(adapter, ids)
     wanted = adapter.model(**adapter.prepare(QUESTION, texture, together(coarse, fine), levels="causal")).logits[:, -1]
     found = []

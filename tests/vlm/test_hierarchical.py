@@ -7,14 +7,15 @@ import torch
 
 from tests.vlm import small
 from tests.vlm.test_reducing import _sample as one_of
-from texturevlm.ops.block_layout import FINE, WHOLE
 from texturevlm.types import Allocation
 from texturevlm.vlm import adapt
-from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend_hierarchically, language
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
-from texturevlm.vlm.attention.language import AttentionRun
-from texturevlm.vlm.attention.options import check_attention
-from texturevlm.vlm.attention.token_order import visual_order
+from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
+from texturevlm_lab.attention import AttentionOptions, attend_hierarchically, language
+from texturevlm_lab.attention.block_layout import FINE, WHOLE
+from texturevlm_lab.attention.implementation import IMPLEMENTATION
+from texturevlm_lab.attention.language import AttentionRun
+from texturevlm_lab.attention.options import check_attention
+from texturevlm_lab.attention.token_order import visual_order
 
 QUESTION = "what is the total ?"
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": [small.IMAGE, small.VIDEO]}
@@ -196,5 +197,6 @@ def test_bad_options():
     with pytest.raises(ValueError, match="attention must be dense for gemma3, whose layers attend in windows"):
         check_attention("load_vlm", config)
     own = small.llava()[0].config
-    with pytest.raises(ValueError, match="VLM: reduce must not be given with attention, got 'tome'"):
-        ModelAttention.of("VLM", {"fine": 0.2}, None).check("VLM", own, reduce="tome")
+    both = budgeted("VLM", hooks_of("VLM", {"attention": {"fine": 0.2}, "reduce": "tome"}), 8)[1]
+    with pytest.raises(ValueError, match="VLM: reduce must not be given with attention, got tome"):
+        check_hooks("VLM", own, both)

@@ -8,7 +8,7 @@ import torch
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
 
 QUESTION = "what is the total ?"
@@ -320,7 +320,7 @@ def test_bfloat16_keeps_exact_positions(built):
 
 
 def views_of(adapter, texture, allocation):
-    return still_views("test", Picture(texture, allocation), adapter.side)[0]
+    return still_views("test", PromptImage(texture, allocation), adapter.side)[0]
 
 
 def test_messages_and_texts_with_placeholders(adapter):

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.vlm import small
-from texturevlm.reduce import METHODS, Method, ReduceStage, steps_of
 from texturevlm.types import Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.reduction.masks import Keys
-from texturevlm.vlm.reduction.reducing import reduced
-from texturevlm.vlm.reduction.tower_vit import attention_of
+from texturevlm_lab.rivals import METHODS, Method, ReduceStage, steps_of
+from texturevlm_lab.rivals.hooks.masks import Keys
+from texturevlm_lab.rivals.hooks.reducing import reduced
+from texturevlm_lab.rivals.hooks.tower_vit import attention_of
 
 QUESTION = "what is the total ?"
 VISUAL = [small.IMAGE, small.VIDEO]

@@ -6,8 +6,8 @@ import torch
 from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, eager_weights, inputs_for, kept_counts, logits, spied
 from texturevlm import vlm
-from texturevlm.reduce import METHODS, steps_of
-from texturevlm.vlm import check_reducible
+from texturevlm_lab.rivals import METHODS, steps_of
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
 
 stride = METHODS["stride"].stages[0].reduce
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from texturevlm.reduce import Reduction
-from texturevlm.vlm.reduction.sequence import Sequence
+from texturevlm_lab.rivals import Reduction
+from texturevlm_lab.rivals.hooks.sequence import Sequence
 
 
 def prompt():

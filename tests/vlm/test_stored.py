@@ -32,9 +32,9 @@ def test_stored_features_answer_like_the_tower(adapter):
     blank = inputs | {"pixel_values": inputs["pixel_values"].clone()}
     blank["pixel_values"][..., : adapter.row_width] = 0  # the pixels are not looked at
     expected = logits(adapter, inputs)
-    with vlm.stored_features(adapter, features):
+    with vlm.StoredFeatures(features).run(adapter):
         found = logits(adapter, blank)
-    with vlm.stored_features(adapter, [[torch.zeros_like(one) for one in part] for part in features]):
+    with vlm.StoredFeatures([[torch.zeros_like(one) for one in part] for part in features]).run(adapter):
         other = logits(adapter, inputs)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
     assert float((other - expected).abs().max()) > 1e-2
@@ -46,8 +46,8 @@ def test_features_of_other_prompts_are_refused(adapter):
     with torch.no_grad():
         features = adapter.embed(prompts[0].views)
     inputs = batched_inputs(adapter, prompts)
-    wrong = pytest.raises(ValueError, match="stored_features: features must have")
-    with wrong, vlm.stored_features(adapter, features):
+    wrong = pytest.raises(ValueError, match="StoredFeatures: features must have")
+    with wrong, vlm.StoredFeatures(features).run(adapter):
         logits(adapter, inputs)
-    with pytest.raises(ValueError, match="features must be lists of"), vlm.stored_features(adapter, [[torch.zeros(3)]]):
-        pass
+    with pytest.raises(ValueError, match="features must be lists of"):
+        vlm.StoredFeatures([[torch.zeros(3)]])

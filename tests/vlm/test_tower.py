@@ -5,10 +5,11 @@ import torch
 
 from tests.vlm import small
 from tests.vlm.test_reducing import COUNT, GREEDY, QUESTION, _sample, inputs_for, kept_counts, logits, spied
-from texturevlm.reduce import METHODS, Reduction, steps_of
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm_lab.rivals import METHODS, Reduction, steps_of
+from texturevlm_lab.rivals.hooks.places import PLACES_OF
+from texturevlm_lab.rivals.hooks.reducing import reduced
 
 FAMILIES = {
     **small.BUILDERS,
@@ -41,7 +42,7 @@ def tower_counts(adapter, inputs, steps):
 
 @pytest.mark.parametrize("method", ["tome", "pvc", "pixelprune", "pace"])
 def test_keeping_everything_is_the_unreduced_model(adapter, method):
-    if method == "pace" and "llm" not in adapter.reduces:
+    if method == "pace" and "llm" not in PLACES_OF[adapter.config.model_type]:
         pytest.skip("pace acts in the language model, too")
     inputs = inputs_for(adapter)
     expected = logits(adapter, inputs)
@@ -128,7 +129,7 @@ def test_a_merged_token_is_one_and_weighs_two(adapter, monkeypatch):
 
 @pytest.mark.parametrize("method", ["tome", "pvc", "pixelprune", "pace"])
 def test_a_batch_is_as_one_prompt_after_the_other(adapter, method):
-    if method == "pace" and "llm" not in adapter.reduces:
+    if method == "pace" and "llm" not in PLACES_OF[adapter.config.model_type]:
         pytest.skip("pace acts in the language model, too")
     inputs = inputs_for(adapter, prompts=(QUESTION, "total ?", QUESTION), counts=(COUNT, 9, COUNT))
     steps = steps_of("ask", method, 0.3)

@@ -8,9 +8,10 @@ import torch
 
 from tests.vlm import small
 from texturevlm.vlm import adapt
-from texturevlm.vlm.attention import AttentionOptions, ModelAttention, attend, attend_in_tower
-from texturevlm.vlm.attention.implementation import IMPLEMENTATION
-from texturevlm.vlm.attention.tower import TowerAttention
+from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
+from texturevlm_lab.attention import AttentionOptions, attend_in_tower
+from texturevlm_lab.attention.implementation import IMPLEMENTATION
+from texturevlm_lab.attention.tower import TowerAttention
 
 QUESTION = "what is the total ?"
 FAMILIES = {**small.BUILDERS, **small.MORE}
@@ -121,8 +122,9 @@ def test_both_halves_and_back():
     both, _ = two_images(adapter)
     with torch.no_grad():
         dense = model(**both).logits
-    attention = ModelAttention.of("test", {"fine": 1.0, **SIZES}, {"fine": 1.0, **SIZES})
-    attend(adapter, attention)
+    detail = {"fine": 1.0, **SIZES}
+    for hook in hooks_of("test", {"attention": detail, "tower_attention": detail}):
+        hook.attach(adapter)
     with pytest.raises(ValueError, match="tower must attend densely, got one that is hooked"):
         attend_in_tower(adapter, AttentionOptions())
     with torch.no_grad():
@@ -153,12 +155,13 @@ def test_bad_options():
         ({"fines": 1}, "option of tower_attention must be one of block, fine, .* got 'fines'"),
     ):
         with pytest.raises(ValueError, match=message):
-            ModelAttention.of("load_vlm", None, given)
+            hooks_of("load_vlm", {"tower_attention": given})
     config = small.llava()[0].config
     with pytest.raises(
         ValueError, match=r"tower_attention must be dense for llava, .* works for qwen3_vl, qwen3_vl_moe"
     ):
-        ModelAttention.of("VLM", None, "window").check("VLM", config, reduce=None)
+        check_hooks("VLM", config, hooks_of("VLM", {"tower_attention": "window"}))
     own = small.qwen3_vl()[0].config
-    with pytest.raises(ValueError, match="VLM: reduce must not be given with tower_attention, got 'tome'"):
-        ModelAttention.of("VLM", None, "window").check("VLM", own, reduce="tome")
+    both = budgeted("VLM", hooks_of("VLM", {"tower_attention": "window", "reduce": "tome"}), 8)[1]
+    with pytest.raises(ValueError, match="VLM: reduce must not be given with tower_attention, got tome"):
+        check_hooks("VLM", own, both)

@@ -1,11 +1,12 @@
 """Budget + relevance → Allocation: which footprints become tokens.
 
-An allocator is a function `(texture, relevance, *, budget, patch, **options) → Allocation`. ALLOCATORS holds all of
-them by name. Most of them are one idea on the same search (`search.py`): the image is a grid of cells (`cells.py`);
+An allocator is a function `(texture, relevance, *, budget, patch, **options) → Allocation`. ALLOCATORS finds them by
+name. Most of them are one idea on the same search (`search.py`): the image is a grid of cells (`cells.py`);
 `ops.cover` covers chosen cells by squares of one size; the search asks how fine the squares can be and how many of the
 best cells they reach within the budget; the candidate with the highest expected value (`value.py`) wins.
 
-To add an allocator, write one file with one function, and add it below:
+To add an allocator, write a function, and pass it as it is, or give it a name: a line in ALLOCATORS (`allocator.py`),
+or an entry point "texturevlm.allocators" of another package:
 
     @per_image()                                          # allocator.py
     def mine(cells: Cells, budget: int, *, overview: float = OVERVIEW) -> Boxes:
@@ -13,42 +14,11 @@ To add an allocator, write one file with one function, and add it below:
 
 `per_image` calls the function for each image and gives leftover tokens to the best boxes. A function that needs the
 texture, or that works on a whole batch, uses the decorator `allocator` instead and returns an Allocation.
-`share_budget` gives one budget to several images, with any allocator.
+`spend` gives one budget to many pictures, with any allocator; `share_budget` to pictures that are all shown.
 """
 
-from texturevlm.allocate.allocator import RegisteredAllocator
-from texturevlm.allocate.atlas import atlas
-from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
-from texturevlm.allocate.crops import crops
-from texturevlm.allocate.dag import dag
-from texturevlm.allocate.density import density
-from texturevlm.allocate.fixations import fixations
+from texturevlm.allocate.allocator import ALLOCATORS, RegisteredAllocator
 from texturevlm.allocate.foveated import foveate
-from texturevlm.allocate.frequency import frequency
-from texturevlm.allocate.layers import fit, layers
-from texturevlm.allocate.logpolar import logpolar
-from texturevlm.allocate.plain import grid, resize
-from texturevlm.allocate.pyramid import pyramid
-from texturevlm.allocate.quadtree import quadtree
-from texturevlm.allocate.share import share_budget
+from texturevlm.allocate.share import Item, share_budget, spend
 
-ALLOCATORS: dict[str, RegisteredAllocator] = {
-    "resize": resize,  # the whole image at one scale
-    "grid": grid,  # the best cells of a uniform grid, nothing else
-    "fit": fit,  # all ink at the finest scale that fits
-    "layers": layers,  # the best cells finely, the other ink coarsely
-    "density": density,  # a tiling whose density follows the relevance
-    "cascade": cascade,  # coarse tiles, the best cut again and again; static shapes
-    "atlas": atlas,  # whole regions of similar colour, each at its own scale
-    "crops": crops,  # an overview and a few rectangles
-    "dag": dag,  # clusters of content, split where the gain per token is greatest
-    "pyramid": pyramid,  # the budget split over mip levels by difficulty
-    "quadtree": quadtree,  # square tiles halved both ways
-    "frequency": frequency,  # footprints stretched along the image's orientations
-    "logpolar": logpolar,  # rings of tokens around fixations
-    "fixations": fixations,  # an overview, then detail in several looks
-    "auto": auto,  # layers or density, by the kind of image
-}
-
-__all__ = ["ALLOCATORS", "RegisteredAllocator", "foveate", "share_budget"]
+__all__ = ["ALLOCATORS", "Item", "RegisteredAllocator", "foveate", "share_budget", "spend"]

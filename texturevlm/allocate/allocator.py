@@ -11,6 +11,7 @@ from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
 from texturevlm.check import check_count, check_share
 from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.registry import Registry
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -30,6 +31,24 @@ class RegisteredAllocator(Protocol):
     def __call__(
         self, texture: Texture, relevance: Relevance, *, budget: int = BUDGET, patch: int = PATCH, **options: Any
     ) -> Allocation: ...
+
+
+ALLOCATORS: Registry[RegisteredAllocator] = Registry(
+    "allocator",
+    "texturevlm.allocators",
+    {
+        "resize": "texturevlm.allocate.plain:resize",  # the whole image at one scale
+        "grid": "texturevlm.allocate.plain:grid",  # the best cells of a uniform grid, nothing else
+        "fit": "texturevlm.allocate.layers:fit",  # all ink at the finest scale that fits
+        "layers": "texturevlm.allocate.layers:layers",  # the best cells finely, the other ink coarsely
+        "density": "texturevlm.allocate.density:density",  # a tiling whose density follows the relevance
+        "crops": "texturevlm.allocate.crops:crops",  # an overview and a few rectangles
+        "quadtree": "texturevlm.allocate.quadtree:quadtree",  # square tiles halved both ways
+        "auto": "texturevlm.allocate.auto:auto",  # layers or density, by the kind of image
+    },
+    lab=("cascade", "atlas", "dag", "pyramid", "frequency", "logpolar", "fixations"),
+    clients=("resize", "grid", "fit", "layers", "density", "crops", "quadtree", "auto"),
+)
 
 
 def allocator(capture: Capture = "never") -> Callable[[Callable[..., Allocation]], RegisteredAllocator]:

@@ -19,7 +19,7 @@ from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
-from texturevlm.ops.select import Footprints, empty_footprints
+from texturevlm.ops.cover import Footprints, empty_footprints
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 

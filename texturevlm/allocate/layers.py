@@ -11,11 +11,10 @@ from torch import Tensor
 
 from texturevlm.allocate import search
 from texturevlm.allocate.allocator import allocator, each_image
-from texturevlm.allocate.cells import Array, Cells
+from texturevlm.allocate.cells import Array, Cells, cells_of, places_in, runs_of
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
-from texturevlm.allocate.runs import cells_of, places_in, runs_of
 from texturevlm.ops import backend as backends
-from texturevlm.ops.select import UNIT
+from texturevlm.ops.legibility import UNIT
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation, Texture
 

@@ -1,8 +1,14 @@
-"""One budget for several images: each token goes to the image where its expected value is highest.
+"""Many pictures, one budget: each token goes to the picture where its expected value is highest.
 
-The expected value of an image's tokens is measured at a few budgets. The concave envelope of those points gives the
-value of the next token at every budget. Tokens are handed out by that value, highest first, between a floor and a
-ceiling per image. A card with one line of text needs few tokens; a dense page gets the others.
+The rule is the greatest marginal value. What tokens are worth in a picture is measured at a few budgets; the concave
+envelope of those points gives the value of the next token at every budget. Tokens are handed out by that value, highest
+first, between a floor and a ceiling per picture. A card with one line of text needs few; a dense page gets the others.
+That is optimal for the envelopes, since they are concave.
+
+Pictures are opened lazily where only some are worth a closer look (pages of a document). A picture's worth, the chance
+that the question is about it, bounds what its tokens can be worth, because the mass of a relevance sums to 1 and
+legibility is at most 1. So pictures are opened best first, until no closed one can be worth more per token than the
+cheapest token that was handed out.
 """
 
 import math
@@ -10,20 +16,83 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.allocate.allocator import ALLOCATORS
 from texturevlm.allocate.value import expected_value
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, PATCH
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 Point = tuple[int, float]  # a budget and its expected value
+LEAST = 16  # tokens of a picture that gets any: fewer show nothing that a coarse look does not
 _BUDGETS_PER_OCTAVE = 2
+
+
+class Item(NamedTuple):
+    """One of many pictures that share a budget.
+
+    open:    its texture and relevance, of one image, made when its turn comes
+    worth:   the chance that the question is about it, or anything proportional to that; at least 0
+    floor:   its fewest tokens, if it gets any
+    ceiling: its most tokens; None: as many as hold its pixels, more add nothing
+    """
+
+    open: Callable[[], tuple[Texture, Relevance]]
+    worth: float = 1.0
+    floor: int = LEAST
+    ceiling: int | None = None
+
+
+def spend(
+    items: Sequence[Item],
+    *,
+    budget: int,
+    patch: int = PATCH,
+    allocator: str | Callable[..., Allocation] = ALLOCATOR,
+    most: int | None = None,
+    **options: Any,
+) -> list[int]:
+    """Spend a budget on pictures: the tokens of each, which sum to the budget, or to the ceilings if those are less.
+
+    most:    how many may be opened; the others get no tokens, and neither does one that is worth less than its floor.
+             None: all are opened, and each gets its floor
+    options: the allocator's own
+    """
+    if not items:
+        raise ValueError("spend: items must be at least one, got none")
+    check_count("spend", "budget", budget, 1)
+    choose = partial(ALLOCATORS.find("spend", allocator), patch=patch, **options)
+    order: Sequence[int] = range(len(items))
+    if most is not None:
+        check_count("spend", "most", most, 1)
+        items = [item._replace(floor=min(item.floor, budget)) for item in items]
+        order = sorted(order, key=lambda index: -items[index].worth)
+    curves: dict[int, list[Point]] = {}
+    ceilings: dict[int, int] = {}
+    for index in order:
+        item = items[index]
+        if most is not None:
+            full = len(curves) == min(most, budget // item.floor)
+            if full or item.worth / item.floor < _price(curves, ceilings, budget):
+                break
+        texture, relevance = item.open()
+        pixels = math.prod(-(-extent // patch) for extent in texture.size)
+        ceilings[index] = min(budget, max(item.floor, pixels if item.ceiling is None else item.ceiling))
+        none = [] if most is None else [(0, 0.0)]
+        own = partial(choose, texture)
+        curves[index] = none + value_curve(own, relevance, item.floor, ceilings[index], item.worth)
+    shares = hand_out(curves, ceilings, budget)
+    while len(shares) > 1 and (few := [index for index in shares if shares[index] < items[index].floor]):
+        # The least worth leaves first: its tokens may lift the others above their floors.
+        del curves[min(few, key=lambda index: curves[index][-1][1])]
+        shares = hand_out(curves, ceilings, budget)
+    return [shares.get(index, 0) for index in range(len(items))]
 
 
 def share_budget(
@@ -33,27 +102,12 @@ def share_budget(
     budget: int,
     patch: int = PATCH,
     allocator: str | Callable[..., Allocation] = ALLOCATOR,
-    weights: Sequence[float] | None = None,
-    **options: Any,
-) -> list[Allocation]:
-    """One Allocation per image; arguments as in `split_budget`, options are the allocator's."""
-    choose = partial(named_allocator(allocator), patch=patch, **options)
-    shares = split_budget(textures, relevances, budget=budget, patch=patch, allocator=choose, weights=weights)
-    return [choose(*image, budget=share) for *image, share in zip(textures, relevances, shares)]
-
-
-def split_budget(
-    textures: Sequence[Texture],
-    relevances: Sequence[Relevance],
-    *,
-    budget: int,
-    patch: int = PATCH,
-    allocator: str | Callable[..., Allocation] = ALLOCATOR,
     floor: int | Sequence[int] = 1,
     ceiling: int | Sequence[int] | None = None,
     weights: Sequence[float] | None = None,
-) -> list[int]:
-    """Split a budget over images by the expected value of their tokens.
+    **options: Any,
+) -> list[Allocation]:
+    """Spend a budget on images that are all shown: one Allocation each.
 
     textures:       one image each, of any sizes
     relevances:     one per image
@@ -62,9 +116,9 @@ def split_budget(
     floor, ceiling: of the tokens of an image, one number for all or one per image; None: 8 times an equal share
     weights:        how much each image matters (for pages that share one question: the probability that the answer is
                     there); None: equal
-    returns         tokens per image; they sum to the budget, or to the ceilings if those are less
+    options:        the allocator's own
     """
-    choose, count = named_allocator(allocator), len(textures)
+    choose, count = ALLOCATORS.find("share_budget", allocator), len(textures)
     _check_images(textures, relevances)
     check_count("share_budget", "budget", budget, 1)
     floors = _per_image("floor", floor, count)
@@ -78,65 +132,55 @@ def split_budget(
         raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
     if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
         raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
-    choose = partial(choose, patch=patch)
-    curves = []
-    for texture, relevance, low, high, weight in zip(textures, relevances, floors, ceilings, weights):
-        most = min(high, budget - sum(floors) + low)  # what the other images leave
-        curves.append(value_curve(partial(choose, texture), relevance, low, most, weight))
-    return hand_out(curves, ceilings, budget)
+    images, spare = list(zip(textures, relevances)), budget - sum(floors)
+    items = [
+        Item(lambda image=image: image, weight, low, min(high, low + spare))  # what the other images leave
+        for image, weight, low, high in zip(images, weights, floors, ceilings)
+    ]
+    shares = spend(items, budget=budget, patch=patch, allocator=choose, **options)
+    return [choose(*image, budget=share, patch=patch, **options) for image, share in zip(images, shares)]
 
 
 def value_curve(
-    choose: Callable[..., Allocation], relevance: Relevance, low: int, high: int, weight: float = 1.0
+    choose: Callable[..., Allocation], relevance: Relevance, low: int, high: int, worth: float = 1.0
 ) -> list[Point]:
-    """The expected value of budgets from low to high, times `weight`.
+    """The expected value of a few budgets from low to high, in equal ratios, times `worth`.
 
     choose: relevance and budget=… → an Allocation of one image
     """
-    tried = _budgets_to_try(low, high)
-    return [(tokens, weight * float(expected_value(relevance, choose(relevance, budget=tokens)))) for tokens in tried]
+    steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
+    tried = sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
+    return [(tokens, worth * float(expected_value(relevance, choose(relevance, budget=tokens)))) for tokens in tried]
 
 
-def as_batch(images: Sequence[Allocation]) -> Allocation:
-    """Allocations of one image each, all of one size → one batch with as many slots as the largest has."""
-    most = max(one.budget for one in images)
+def hand_out(curves: dict[int, list[Point]], ceilings: dict[int, int], budget: int) -> dict[int, int]:
+    """Tokens per picture by greatest marginal value.
 
-    def padded(column: Tensor) -> Tensor:
-        after = (0, most - column.shape[1])
-        return functional.pad(column, (0, 0, *after) if column.dim() == 3 else after)
-
-    columns: Any = {name: torch.cat([padded(getattr(one, name)) for one in images]) for name in COLUMNS}
-    return replace(images[0], **columns)
-
-
-def hand_out(curves: Sequence[Sequence[Point]], ceilings: Sequence[int], budget: int) -> list[int]:
-    """Tokens per image by greatest marginal value; optimal for the envelopes, since those are concave.
-
-    curves: per image, points by rising budget, the first one at the image's floor
+    curves: by picture, points by rising budget, the first one at what the picture gets in any case
     Tokens of no value are handed out evenly, smallest shares first, up to the ceilings.
     """
-    shares = [curve[0][0] for curve in curves]
-    left = budget - sum(shares)
+    shares = {index: curve[0][0] for index, curve in curves.items()}
+    left = budget - sum(shares.values())
 
-    def give(image: int, most: int) -> None:
+    def give(index: int, most: int) -> None:
         nonlocal left
         given = min(left, most)
-        shares[image] += given
+        shares[index] += given
         left -= given
 
     steps = [
-        (slope(before, after), image, after[0] - before[0])
-        for image, curve in enumerate(curves)
+        (_slope(before, after), index, after[0] - before[0])
+        for index, curve in curves.items()
         for before, after in pairwise(envelope(curve))
     ]
-    # Slopes fall along an envelope, so an image's own steps keep their order in the sorted list.
-    for gain, image, length in sorted(steps, key=lambda step: -step[0]):
+    # Slopes fall along an envelope, so a picture's own steps keep their order in the sorted list.
+    for gain, index, length in sorted(steps, key=lambda step: -step[0]):
         if gain > 0:
-            give(image, length)
-    while left and (below := [image for image, share in enumerate(shares) if share < ceilings[image]]):
+            give(index, length)
+    while left and (below := [index for index, share in shares.items() if share < ceilings[index]]):
         each = max(1, left // len(below))
-        for image in sorted(below, key=lambda image: (shares[image], image)):
-            give(image, min(each, ceilings[image] - shares[image]))
+        for index in sorted(below, key=lambda index: shares[index]):
+            give(index, min(each, ceilings[index] - shares[index]))
     return shares
 
 
@@ -146,30 +190,39 @@ def envelope(curve: Sequence[Point]) -> list[Point]:
     best = -math.inf
     for budget, value in curve:
         best = max(best, value)
-        while len(hull) >= 2 and slope(hull[-2], (budget, best)) >= slope(hull[-2], hull[-1]):
+        while len(hull) >= 2 and _slope(hull[-2], (budget, best)) >= _slope(hull[-2], hull[-1]):
             hull.pop()
         hull.append((budget, best))
     return hull
 
 
-def slope(before: Point, after: Point) -> float:
+def as_batch(images: Sequence[Allocation]) -> Allocation:
+    """Allocations of one image each, all of one size → one batch with as many slots as the largest has."""
+    most = max(image.budget for image in images)
+
+    def padded(column: Tensor) -> Tensor:
+        after = (0, most - column.shape[1])
+        return functional.pad(column, (0, 0, *after) if column.dim() == 3 else after)
+
+    columns: Any = {name: torch.cat([padded(getattr(image, name)) for image in images]) for name in COLUMNS}
+    return replace(images[0], **columns)
+
+
+def _slope(before: Point, after: Point) -> float:
     """The value per token between two points."""
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
-def _budgets_to_try(low: int, high: int) -> list[int]:
-    """Budgets from low to high in equal ratios."""
-    steps = max(1, math.ceil(_BUDGETS_PER_OCTAVE * math.log2(high / low))) if high > low else 0
-    return sorted({low, *(round(low * (high / low) ** (step / steps)) for step in range(1, steps + 1))})
-
-
-def named_allocator(allocator: str | Callable[..., Allocation]) -> Callable[..., Allocation]:
-    """The function of a name of ALLOCATORS; a function stays."""
-    from texturevlm.allocate import ALLOCATORS  # which imports this file
-
-    if not isinstance(allocator, str):
-        return allocator
-    return ALLOCATORS[check_choice("share_budget", "allocator", allocator, ALLOCATORS)]
+def _price(curves: dict[int, list[Point]], ceilings: dict[int, int], budget: int) -> float:
+    """The value of the cheapest token that the open pictures get; 0 while they do not use the whole budget."""
+    shares = hand_out(curves, ceilings, budget)
+    if sum(shares.values()) < budget:
+        return 0.0
+    last = []
+    for index, curve in curves.items():
+        steps = [_slope(*pair) for pair in pairwise(envelope(curve)) if pair[0][0] < shares[index]]
+        last += steps[-1:]
+    return min(last)
 
 
 def _check_images(textures: Sequence[Texture], relevances: Sequence[Relevance]) -> None:
@@ -186,4 +239,4 @@ def _per_image(name: str, value: int | Sequence[int], count: int) -> list[int]:
     values = list(value) if isinstance(value, Sequence) else [value] * count
     if len(values) != count:
         raise ValueError(f"share_budget: {name} must be one number or {count}, got {len(values)}")
-    return [check_count("share_budget", name, one, 1) for one in values]
+    return [check_count("share_budget", name, number, 1) for number in values]

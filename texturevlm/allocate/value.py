@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.cells import Array, Cells
-from texturevlm.allocate.footprints import Boxes, allocation_of
+from texturevlm.cuda.graph import can_capture
 from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.maps import Relevance
 from texturevlm.types import Allocation
@@ -20,10 +19,6 @@ from texturevlm.types import Allocation
 COARSER_ACROSS, FINER_ACROSS, FREE = 0.35, 0.23, 1.5
 _AT_ONCE = 1 << 20  # cells × footprints that are tested together
 _MORE_ON_A_GPU = 16  # times as many on a GPU, where each step costs a launch
-_BESIDE = [  # cells, and those below or to the right of them
-    ((slice(None, -1), slice(None)), (slice(1, None), slice(None))),
-    ((slice(None), slice(None, -1)), (slice(None), slice(1, None))),
-]
 _MARGIN = 1e-4  # of a footprint's radius: a cell's centre on its edge lies inside, up to rounding
 
 
@@ -36,28 +31,6 @@ def expected_value(relevance: Relevance, allocation: Allocation) -> Tensor:
             f"got {allocation.batch} of {allocation.size}"
         )
     return (relevance.mass * legibility(relevance.legible_scale, scale.to(relevance.legible_scale.dtype))).sum((1, 2))
-
-
-def scale_of_boxes(cells: Cells, boxes: Boxes) -> Array:
-    """`delivered_scale` of one image's boxes on its cells: (h, w)."""
-    found = allocation_of([boxes], cells.size, budget=len(boxes), patch=cells.patch, device=torch.device("cpu"))
-    rows, columns = cells.ink.shape
-    return np.asarray(delivered_scale(found, (rows, columns))[0])
-
-
-def value_of_boxes(cells: Cells, boxes: Boxes) -> float:
-    """`expected_value` of one image's boxes."""
-    return float((cells.mass * legibility(cells.legible_scale, scale_of_boxes(cells, boxes))).sum())
-
-
-def cracks(scale: Array, ink: Array) -> float:
-    """The share of neighbouring cells with ink of which one is shown at least twice as finely as the other.
-
-    scale: (h, w), pixels per sample, finite where there is ink
-    """
-    both = [(scale[one], scale[other], ink[one] & ink[other]) for one, other in _BESIDE]
-    steps = np.concatenate([np.log2(first[inked] / second[inked]) for first, second, inked in both])
-    return float((np.abs(steps) >= 1 - _MARGIN).mean()) if len(steps) else 0.0
 
 
 def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: int | None = None) -> Tensor:
@@ -73,7 +46,7 @@ def delivered_scale(allocation: Allocation, grid: tuple[int, int], *, at_once: i
     x = (torch.arange(columns, device=device) + 0.5) * (width / columns)
     scale = torch.where(allocation.valid, reading_scale(allocation), torch.inf)
     found = scale.new_full((allocation.batch, rows, columns), torch.inf)
-    if device.type == "cpu" and not scale.requires_grad and bool(allocation.upright[allocation.valid].all()):
+    if not can_capture(device) and not scale.requires_grad and bool(allocation.upright[allocation.valid].all()):
         return _painted(found, allocation, scale)
     most = at_once or _AT_ONCE * (_MORE_ON_A_GPU if device.type == "cuda" else 1)
     step = max(1, most // max(1, found.numel()))

@@ -2,8 +2,7 @@
 
 from texturevlm.ask.answer import Answer
 from texturevlm.ask.attachment import attach, detach
-from texturevlm.ask.choose import Chosen
 from texturevlm.ask.model import VLM, load_vlm
 from texturevlm.ask.session import ImageSession
 
-__all__ = ["VLM", "Answer", "Chosen", "ImageSession", "attach", "detach", "load_vlm"]
+__all__ = ["VLM", "Answer", "ImageSession", "attach", "detach", "load_vlm"]

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ask.choose import Chosen
-from texturevlm.reduce import ReduceStep, kept_of
+from texturevlm.placement import Placement
+from texturevlm.vlm import ModelHook
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class Answer:
     text:     the answer
     tokens:   its tokens as text, with the one that ended it
     logprobs: log-probability of each of them, before temperature and other processing
-    chosen:   per image, the tokens that the model was given and the relevance that they were chosen by
-    reduce:   the steps that reduced them in the model
+    placements: per image, page or moment, where the tokens lie that the model read, and why; `given` has the footprints
+              in the image as it was given
+    hooks:    what changed the model
     seconds:  wall clock of each stage: open, choose, first_token, decode; of all questions that were answered together
     unreadable: the probability that the answer begins as the one that this model gives to what it cannot read; None for
               a model whose config names no such answer
@@ -51,7 +52,7 @@ class Answer:
     text: str
     tokens: list[str]
     logprobs: list[float]
-    chosen: list[Chosen]
+    placements: list[Placement]
     seconds: dict[str, float]
     unreadable: float | None = None
     looks: int = 1
@@ -59,17 +60,20 @@ class Answer:
     features: AnswerFeatures | None = None
     earlier: Answer | None = None
     pages: dict[int, int] = field(default_factory=dict)
-    reduce: tuple[ReduceStep, ...] = ()
+    hooks: tuple[ModelHook, ...] = ()
 
     @property
     def visual_tokens(self) -> int:
         """How many tokens were chosen, in all images."""
-        return sum(int(one.allocation.valid.sum()) for one in self.chosen)
+        return sum(placement.tokens for placement in self.placements)
 
     @property
     def kept(self) -> int:
-        """How many of them are left behind the last step of `reduce`; of dyrate, at the least."""
-        return kept_of(self.reduce, self.visual_tokens)
+        """How many of them are left in the last layer of the model."""
+        count = self.visual_tokens
+        for hook in self.hooks:
+            count = hook.kept(count)
+        return count
 
     @property
     def logprob(self) -> float:
@@ -80,7 +84,7 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        kept = f", {self.kept} of them kept" if self.reduce else ""
+        kept = f", {self.kept} of them kept" if self.kept < self.visual_tokens else ""
         return (
             f"Answer({self.text!r:.80}, log-probability {self.logprob:.3g} of {len(self.tokens)} tokens, "
             f"{self.visual_tokens} visual tokens{kept}, {sum(self.seconds.values()):.3g} s)"

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 
-from texturevlm.ask.options import check_options
+from texturevlm.ask.config import check_drawn
 from texturevlm.check import check_choice
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator, TokenConfig
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE, HOOKED
 
@@ -50,7 +50,8 @@ def attach(
     if isinstance(processor, TextureProcessor):
         options = {name: getattr(processor, name) for name in options}
     options |= {name: value for name, value in given.items() if value is not None}
-    check_options("attach", **options)
+    check_drawn("attach", options["budget"], options["relevance"])
+    TokenConfig(allocator=options["allocator"], turn=options["turn"]).check("attach")
     found = TextureProcessor(processor, network.config, **options)
     hooked(network, found)
     if attached_to(processor) is network:

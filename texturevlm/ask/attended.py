@@ -1,48 +1,53 @@
-"""Relevance by the model that is asked: where its attention goes when it reads the question over a coarse view."""
+"""Evidence from the model that is asked: where its attention goes when it reads the question over an overview."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from texturevlm.ask.attention import pointed_at, question_attention
-from texturevlm.ask.choose import Chosen, spend
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.prepared import PreparedImage
-from texturevlm.pipeline import MIN_CHANCE, Allocator
-from texturevlm.relevance import AttentionScorer, Relevance
+from texturevlm.placement import Picture, Placement, TokenConfig, place_together
+from texturevlm.placement.placement import BY_EVIDENCE
 
 COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
+FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
+FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
 
 
-def choose_by_model(
-    adapter: Any, images: Sequence[PreparedImage], question: str, *, budget: int, allocator: str | Allocator
-) -> list[Chosen]:
-    """The tokens of each image, where the model's attention over COARSE_VIEW tokens goes; they are not kept."""
-    seen = overview(images, max(len(images), COARSE_VIEW))
-    maps, chances = attended(adapter, images, question, seen, budget=budget)
-    return spend(images, maps, chances, budget, allocator)
+def place_by_model(adapter: Any, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
+    """Tokens where the model's attention over COARSE_VIEW tokens goes; these are not kept."""
+    seen = overview(pictures, max(len(pictures), COARSE_VIEW), how)
+    pointed = attended(adapter, question, seen)
+    return place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed)
 
 
-def overview(images: Sequence[PreparedImage], tokens: int) -> list[Chosen]:
-    """All images at one scale each, in so many tokens."""
-    maps = [image.relevance("", budget=tokens / len(images), relevance="none") for image in images]
-    return spend(images, maps, [1.0] * len(maps), tokens, "fit")
+def place_in_two_looks(adapter: Any, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
+    """An overview, and the rest of the budget where the model's attention to it goes."""
+    first = overview(pictures, max(len(pictures), round(how.budget * FIRST_LOOK)), how)
+    coarsest = max(float(2 ** seen.upright.level[seen.upright.valid].max()) for seen in first)
+    if coarsest <= FINEST or how.budget - sum(seen.tokens for seen in first) < len(pictures):
+        return first
+    pointed = attended(adapter, question, first)
+    more = place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed, after=first)
+    return [closer.after(seen) for seen, closer in zip(first, more)] or first
 
 
-def attended(
-    adapter: Any, images: Sequence[PreparedImage], question: str, seen: Sequence[Chosen], *, budget: int
-) -> tuple[list[Relevance], list[float]]:
-    """Relevance by the model's attention to an overview, and the chance that each image is asked about.
+def overview(pictures: Sequence[Picture], tokens: int, how: TokenConfig) -> list[Placement]:
+    """All pictures at one scale each, in so many tokens."""
+    return place_together(pictures, "", replace(how, budget=tokens, allocator="fit", relevance="none", options={}))
+
+
+def attended(adapter: Any, question: str, seen: Sequence[Placement]) -> list[Tensor]:
+    """Maps (1, h, w) of where the model looks in an overview; all together sum to 1.
 
     adapter: of a hooked model, with its processor
-    budget:  that will be spent by this relevance
     """
-    allocations = [one.allocation for one in seen]
+    allocations = [placement.allocation for placement in seen]
     with adapter.lock, evaluating(adapter.model):
-        attention = question_attention(adapter, question, [image.texture for image in images], allocations)
-    pointed = pointed_at(attention, allocations)
-    own = budget / len(images)
-    scorers = [AttentionScorer(one) for one in pointed]
-    maps = [image.relevance(question, budget=own, relevance=one) for image, one in zip(images, scorers)]
-    return maps, [max(MIN_CHANCE, float(one.sum())) for one in pointed]
+        textures = [placement.picture.texture for placement in seen]
+        attention = question_attention(adapter, question, textures, allocations)
+    return pointed_at(attention, allocations)

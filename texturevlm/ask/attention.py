@@ -18,7 +18,7 @@ from texturevlm.ask.messages import conversation_about
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.growing import Enough
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
 
@@ -94,7 +94,7 @@ def _by_slot(
 ) -> list[Tensor]:
     found, taken = [], 0
     for texture, allocation in zip(textures, allocations):
-        ((view,),) = adapter.groups(Picture(texture, allocation))
+        ((view,),) = adapter.groups(PromptImage(texture, allocation))
         own = weights[taken : taken + len(view)]
         found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
         taken += adapter.length(len(view))

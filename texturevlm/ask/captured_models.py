@@ -7,17 +7,17 @@ Questions are answered together by twos, fours and eights; a rest is answered by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from texturevlm.ask.asked import Asked, has_column
 from texturevlm.ask.capturable import not_captured_because
+from texturevlm.ask.request import Request, has_column
+from texturevlm.cuda.graph import can_capture
 from texturevlm.vlm import Adapter, FixedBudget
-from texturevlm.vlm.attention import ModelAttention
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.reduction.captured import ReducedBudget, no_captured_reduction_because
+from texturevlm.vlm.hook import CapturedModel
 
 TOGETHER = (8, 4, 2)  # questions
-DENSE = ModelAttention(None, None)
 
 
 class CapturedModels:
@@ -31,15 +31,14 @@ class CapturedModels:
     decode:    what decodes the last answers whose prompts the model read itself, if it is captured
     """
 
-    def __init__(
-        self, adapter: Adapter, processor: Any, *, captured: bool | None, attention: ModelAttention = DENSE
-    ) -> None:
-        self.adapter, self.processor, self.captured, self.attention = adapter, processor, captured, attention
-        self.fixed: FixedBudget | ReducedBudget | None = None
+    def __init__(self, adapter: Adapter, processor: Any, *, captured: bool | None) -> None:
+        self.adapter, self.processor, self.captured = adapter, processor, captured
+        self.fixed: CapturedModel | None = None
         self.together: dict[int, FixedBudget] = {}
         self.decode: CapturedDecode | None = None
         self._decodes = 0  # prompts that it decodes for
-        self._used: FixedBudget | ReducedBudget | None = None
+        self._fixed_for: Any = None  # its budget and its hooks
+        self._used: CapturedModel | None = None
         self._unfixed: str | None = None  # why the last answer was not captured
 
     def __getstate__(self) -> dict[str, Any]:
@@ -48,7 +47,7 @@ class CapturedModels:
     @property
     def wanted(self) -> bool:
         """Whether capture is wanted."""
-        return self.adapter.device.type == "cuda" if self.captured is None else self.captured
+        return can_capture(self.adapter.device) if self.captured is None else self.captured
 
     @property
     def reasons(self) -> list[str]:
@@ -72,7 +71,7 @@ class CapturedModels:
             count -= found[-1]
         return found
 
-    def find(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> FixedBudget | ReducedBudget | None:
+    def find(self, asked: Sequence[Request], options: Mapping[str, Any]) -> CapturedModel | None:
         """The captured model, if it is wanted and possible for these answers."""
         self._unfixed = self._used = None
         if not self.wanted:
@@ -89,14 +88,14 @@ class CapturedModels:
             self._used = found
         return found
 
-    def decoding(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> CapturedDecode | None:
+    def decoding(self, asked: Sequence[Request], options: Mapping[str, Any]) -> CapturedDecode | None:
         """What decodes answers whose prompts the model reads itself, if it is wanted and possible.
 
-        Only where tokens are reduced or attention has levels of detail: other prompts come in too many lengths.
+        Only where a hook acts in the model: other prompts come in too many lengths.
         """
         checkpoint = getattr(self.adapter.model, "generation_config", None)
         if (
-            not (self.wanted and self.adapter.captured and (asked[0].reduce or not self.attention.is_dense))
+            not (self.wanted and self.adapter.captured and any(not one.repaints for one in asked[0].hooks))
             or not_captured_because(options, checkpoint) is not None
         ):
             self.decode = None
@@ -105,14 +104,13 @@ class CapturedModels:
             self.decode, self._decodes = CapturedDecode(self.adapter), len(asked)
         return self.decode
 
-    def _one(self, asked: Sequence[Asked]) -> FixedBudget | ReducedBudget:
-        steps = asked[0].reduce
-        budget = asked[0].budget if steps else self.processor.budget
-        if self.fixed is None or self.fixed.stale or (self.fixed.budget, self.fixed.steps) != (budget, steps):
+    def _one(self, asked: Sequence[Request]) -> CapturedModel:
+        hooks = asked[0].hooks
+        budget = asked[0].budget if hooks else self.processor.budget
+        if self.fixed is None or self.fixed.stale or self._fixed_for != (budget, hooks):
             self.fixed = None  # its memory is needed
-            self.fixed = (
-                ReducedBudget(self.adapter, budget, steps) if steps else FixedBudget(self.adapter, budget, masked=True)
-            )
+            captured: Any = hooks[0].captured if hooks else partial(FixedBudget, masked=True)
+            self.fixed, self._fixed_for = captured(self.adapter, budget), (budget, hooks)
         return self.fixed
 
     def _several(self, count: int) -> FixedBudget:
@@ -123,26 +121,27 @@ class CapturedModels:
             self.together[count] = FixedBudget(self.adapter, budget, batch=count, masked=True, compiled=False)
         return self.together[count]
 
-    def _not_captured_because(self, asked: Sequence[Asked], options: Mapping[str, Any]) -> str | None:
-        slots, images = self.processor.budget, {len(one.textures) for one in asked}
+    def _not_captured_because(self, asked: Sequence[Request], options: Mapping[str, Any]) -> str | None:
+        slots, images, hooks = self.processor.budget, {len(one.textures) for one in asked}, asked[0].hooks
         if not self.adapter.captured:
             return f"models of {type(self.adapter).__name__} are not captured"
-        if not self.attention.is_dense:
-            return "a model whose attention has levels of detail is captured only while it decodes"
+        for hook in hooks:
+            if reason := hook.not_captured_because():
+                return reason
         if any(one.clip is not None for one in asked):
             return "videos are not captured"
         if images != {1}:
             return f"one image per question is captured, and these were {max(images)}"
         if len(asked) not in (1, *TOGETHER):
             return f"{len(asked)} questions are not captured together, only 2, 4 or 8"
-        if len(asked) > 1 and asked[0].reduce:
-            return "several questions whose tokens are reduced are not captured"
+        if len(asked) > 1 and hooks:
+            return "several questions to a model that hooks change are not captured"
+        if len(hooks) > 1:
+            return "a model that several hooks change is not captured"
         if any(one.textures[0].pages is not None for one in asked):
             return "images that are read by pages are not captured"
-        if reason := no_captured_reduction_because(asked[0].reduce):
-            return reason
-        if has_column(asked, "weights") or has_column(asked, "shares"):
-            return "weighted and merged tokens are not captured"
-        if (budget := asked[0].budget) > slots and not asked[0].reduce:  # a smaller one leaves slots unused
+        if has_column(asked, "weight"):
+            return "weighted tokens are not captured"
+        if (budget := asked[0].budget) > slots and not hooks:  # a smaller one leaves slots unused
             return f"a budget of {budget} is not captured, because it is above the {slots} of this VLM"
         return not_captured_because(options, getattr(self.adapter.model, "generation_config", None))

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from numbers import Real
 from typing import Any
 
-from texturevlm.ask.options import near_miss
 from texturevlm.check import check_count
+from texturevlm.registry import near_miss
 
 MAX_NEW_TOKENS = 256  # unless the caller says otherwise
 # A checkpoint's own settings of sampling would be warned of.

@@ -2,107 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
-from texturevlm.ask.asked import Asked
-from texturevlm.ask.choose import Chosen
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.messages import IMAGE, conversation_with
-from texturevlm.ask.options import Choosing
-from texturevlm.ask.prepared import PreparedImage
+from texturevlm.ask.request import Request
 from texturevlm.ask.session import ImageSession
 from texturevlm.pages import PageTokens, choose_pages, open_pages
-from texturevlm.pages.kept import KeptPages
+from texturevlm.pages.pictures import PagePictures
+from texturevlm.placement import Placement
+from texturevlm.vlm.hook import check_own_pixels
 from texturevlm.vlm.prompts import worded
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
 
-class PagesSession(ImageSession):
-    """The pages that were chosen for one question, of so many; made by `DocumentSession.about`."""
-
-    def __init__(self, model: VLM, pages: Sequence[PageTokens], count: int) -> None:
-        images = [PreparedImage(one.texture, patch=model.adapter.side, device=model.device) for one in pages]
-        super().__init__(model, images)
-        self.names = [_name(one, count) for one in pages] if _keeps_places(model.adapter) else []
-        self.tokens_by_page = {
-            number: one.tokens if len(one.numbers) == 1 else 1 for one in pages for number in one.numbers
-        }
-        self._tokens = [Chosen(one.allocation, one.relevance) for one in pages]
-
-    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """What was chosen with the pages."""
-        return self._tokens
-
-    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
-        """A prompt with its pages, each after its number."""
-        marks, textures = self.model.adapter.marks, [image.texture for image in self.images]
-        conversation = conversation_with(prompt, len(textures), marks, apart=apart, names=self.names)
-        return Asked(conversation, textures, self._tokens, how.budget, how.reduce, pages=self.tokens_by_page)
-
-
 class DocumentSession(ImageSession):
-    """A document prepared for a model; made by `VLM.prepare`. What no question changes of its pages is kept."""
+    """A document prepared for a model; made by `VLM.prepare`. What no question changes of its pages is kept.
+
+    tokens_by_page: of the last question, by page number; a page that was only seen small, among others, has 1
+    """
 
     def __init__(self, model: VLM, document: Any) -> None:
         super().__init__(model, [])
         pages = open_pages(document, function="ask")
-        self.pages = pages if isinstance(pages, KeptPages) else KeptPages(pages)
-        self._known: tuple[Any, PagesSession] | None = None  # the last question, and its pages
+        self.pages = pages if isinstance(pages, PagePictures) else PagePictures(pages)
+        self.chosen: tuple[Any, list[PageTokens]] | None = None  # the last question, and its pages
 
-    def check(self, how: Choosing) -> None:
-        """Raise if a document cannot be asked so."""
-        check_document(how.looks, how.tokens, how.relevance)
-
-    def about(self, question: str, how: Choosing) -> PagesSession:
+    def about(self, question: str, how: AskConfig) -> list[PageTokens]:
         """The pages for a question, with their tokens."""
-        self.check(how)
-        wanted_for = (question, how.of_tokens, self.model.device)
-        if self._known is None or self._known[0] != wanted_for:
-            found = choose_pages(
-                self.pages,
-                question,
-                budget=how.budget,
-                patch=self.model.adapter.side,
-                allocator=how.allocator,
-                relevance=how.relevance,
-                turn=how.turn,
-                fine_pages=how.fine_pages,
-                device=self.model.device,
-            )
-            self._known = wanted_for, PagesSession(self.model, found, len(self.pages))
-        return self._known[1]
+        check_document(how)
+        key = self._key(question, how)
+        if self.chosen is None or self.chosen[0] != key:
+            device = self.model.device
+            found = choose_pages(self.pages, question, how=how.tokens, fine_pages=how.fine_pages, device=device)
+            self.chosen = key, found
+        return self.chosen[1]
 
-    def look(
-        self, question: str = "", *, answer: str = "", fine_pages: int | None = None, **options: Any
-    ) -> Image.Image:
-        """Draw the pages that the model sees when it is asked; fine_pages: as for `ask`, the others as for images."""
-        how = self.model.choosing(fine_pages=fine_pages, **options)
-        return self.about(question, how).look(question, answer=answer, **options)
+    def placements(self, question: str, how: AskConfig) -> list[Placement]:
+        """The tokens of each page that gets some, and of the sheet of the others."""
+        return [page.placement for page in self.about(question, how)]
 
-    def choose(self, question: str = "", *, fine_pages: int | None = None, **options: Any) -> list[Chosen]:
-        """The tokens of each page that gets some; arguments as for `look`."""
-        how = self.model.choosing(fine_pages=fine_pages, **options)
-        return self.about(question, how).choose(question, **options)
+    @property
+    def tokens_by_page(self) -> dict[int, int]:
+        pages = [] if self.chosen is None else self.chosen[1]
+        return {number: page.tokens if len(page.numbers) == 1 else 1 for page in pages for number in page.numbers}
 
-    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """The tokens of each page that gets some."""
-        return self.about(question, how).chosen(question, how)
-
-    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
-        """A prompt with the pages that were chosen for its question."""
-        return self.about(question, how).asked(prompt, question, how, apart=apart)
+    def request(self, prompt: Any, question: str, how: AskConfig, *, apart: bool) -> Request:
+        """A prompt with the pages that were chosen for its question, each after its number."""
+        pages, marks = self.about(question, how), self.model.adapter.marks
+        names = [_name(page, len(self.pages)) for page in pages] if _keeps_places(self.model.adapter) else []
+        conversation = conversation_with(prompt, len(pages), marks, apart=apart, names=names)
+        placements = self.kept(question, how, [page.placement for page in pages])
+        return Request(conversation, placements, how.tokens.budget, how.hooks, pages=self.tokens_by_page)
 
 
-def check_document(looks: int | str, tokens: str, relevance: Any) -> None:
+def check_document(how: AskConfig) -> None:
     """Raise if a document cannot be asked so."""
-    for name, got, wanted in (("looks", looks, 1), ("tokens", tokens, "chosen")):
+    for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.kind, "chosen")):
         if got != wanted:
             raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
-    if relevance == "model":
+    check_own_pixels("document", how.hooks)
+    if how.tokens.relevance == "model":
         raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
 
 

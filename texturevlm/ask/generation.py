@@ -9,17 +9,16 @@ from typing import Any
 import torch
 
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.asked import Asked, has_column
 from texturevlm.ask.captured_models import CapturedModels
-from texturevlm.ask.choose import in_slots
 from texturevlm.ask.decoding import end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
+from texturevlm.ask.request import Request, has_column
 from texturevlm.ask.stream import streamed
-from texturevlm.vlm import Adapter, FixedBudget, reduced
+from texturevlm.placement import in_slots
+from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.attention import AttentionRun
-from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
-from texturevlm.vlm.reduction.captured import ReducedBudget
+from texturevlm.vlm.captured_generate import decoded_by_graph
+from texturevlm.vlm.hook import CapturedModel, running
 
 
 class Generator:
@@ -27,25 +26,24 @@ class Generator:
 
     adapter: of the model
     graphs:  the model in graphs, where it can be
-    run:     what attends in its language model, if that is not dense
     """
 
-    def __init__(self, adapter: Adapter, graphs: CapturedModels, run: AttentionRun | None = None) -> None:
-        self.adapter, self.graphs, self.run = adapter, graphs, run
+    def __init__(self, adapter: Adapter, graphs: CapturedModels) -> None:
+        self.adapter, self.graphs = adapter, graphs
 
-    def texts(self, asked: Sequence[Asked], options: dict[str, Any]) -> list[Any]:
+    def texts(self, asked: Sequence[Request], options: dict[str, Any]) -> list[Any]:
         """The answers; a list per prompt if the options make several sequences."""
         found = self._work(asked, options)()
         texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
         return _per_prompt(texts, len(asked))
 
-    def stream(self, asked: Asked, options: dict[str, Any]) -> Iterator[str]:
+    def stream(self, asked: Request, options: dict[str, Any]) -> Iterator[str]:
         """The pieces of one answer, as they come."""
         criteria = options.get("stopping_criteria")
         others = {name: value for name, value in options.items() if name != "stopping_criteria"}
         return streamed(self._work([asked], others), self.adapter.tokenizer, criteria)
 
-    def details(self, asked: Sequence[Asked], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
+    def details(self, asked: Sequence[Request], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
         """The answers with their details.
 
         seconds: of the stages before
@@ -65,40 +63,38 @@ class Generator:
             length = length_of(ids, ends, pad)
             tokens = self.adapter.tokenizer.convert_ids_to_tokens(ids[:length])
             own, doubt, taken = asked[index // each], doubts[index // each], {**seconds, **watch.seconds}
-            chosen = own.chosen if own.given is None else own.given
-            details = text.strip(), tokens, logprobs[:length], chosen, taken, doubt
-            answers.append(Answer(*details, pages=own.pages, reduce=own.reduce, looks=own.looks))
+            details = text.strip(), tokens, logprobs[:length], own.placements, taken, doubt
+            answers.append(Answer(*details, pages=own.pages, hooks=own.hooks, looks=own.looks))
         return _per_prompt(answers, len(asked))
 
-    def _work(self, asked: Sequence[Asked], options: dict[str, Any]) -> Callable[..., Any]:
+    def _work(self, asked: Sequence[Request], options: dict[str, Any]) -> Callable[..., Any]:
         """Generate answers to prompts, in any thread."""
         fixed, device = self.graphs.find(asked, options), self.adapter.device
         generate = self._generate(asked, fixed)
-        steps = asked[0].reduce if fixed is None else ()
+        hooks = asked[0].hooks if fixed is None else ()  # which the graphs contain
         decode = self.graphs.decoding(asked, options) if fixed is None else None
         here = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
         def work(**streaming: Any) -> Any:
             # Threads have a gradient mode, a device and a stream of their own.
-            run, given = reduced(self.adapter, steps, function="ask"), in_one_config({**options, **streaming})
+            given = in_one_config({**options, **streaming})
             with (
                 self.adapter.lock,
                 torch.no_grad(),
                 torch.cuda.stream(here),
                 evaluating(self.adapter.model),
-                run as own,
+                running(self.adapter, hooks) as known,
             ):
                 if decode is None:
                     return generate(**given)
-                known = own.known if own is not None else dense_keys if self.run is None else self.run.known
                 with decoded_by_graph(self.adapter.model, decode, known, given):
                     return generate(**given)
 
         return work
 
-    def _generate(self, asked: Sequence[Asked], fixed: FixedBudget | ReducedBudget | None) -> Callable[..., Any]:
+    def _generate(self, asked: Sequence[Request], fixed: CapturedModel | None) -> Callable[..., Any]:
         if fixed is not None:
-            slots = [in_slots(one.chosen[0].allocation, fixed.budget) for one in asked]
+            slots = [in_slots(one.placements[0].allocation, fixed.budget) for one in asked]
             if len(asked) == 1:
                 return partial(fixed.generate, asked[0].prompt, asked[0].textures[0], slots[0])
             assert isinstance(fixed, FixedBudget)
@@ -106,11 +102,11 @@ class Generator:
             return partial(fixed.generate_each, prompts, images, slots)
         if any(one.clip is not None for one in asked):
             return partial(_generate_clips, self.adapter, asked)
-        allocations = [[one.allocation for one in own.chosen] for own in asked]
+        allocations = [[one.allocation for one in own.placements] for own in asked]
         more: dict[str, Any] = {}
-        for name in ("weights", "shares"):
-            if has_column(asked, name):
-                more[name] = [[getattr(one, name) for one in own.chosen] for own in asked]
+        for name, column in (("weights", "weight"), ("pixels", "pixels")):
+            if has_column(asked, column):
+                more[name] = [[getattr(one, column) for one in own.placements] for own in asked]
         prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
 
@@ -130,7 +126,7 @@ class Generator:
 
 def _generate_clips(
     adapter: Adapter,
-    asked: Sequence[Asked],
+    asked: Sequence[Request],
     *,
     levels: str | None = None,
     coordinates: str | None = None,

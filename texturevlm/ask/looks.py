@@ -15,26 +15,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
+from texturevlm.ask.attended import FIRST_LOOK
 from texturevlm.ask.attention import pointed_at
-from texturevlm.ask.choose import Chosen, joined, spend
 from texturevlm.ask.confidence import chance_of, features_of
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.decoding import PREPARING, end_ids, in_one_config, option_of
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import VIDEO, conversation_with
-from texturevlm.ask.options import Choosing
-from texturevlm.ask.session import FIRST_LOOK, ImageSession
+from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoSession
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance import AttentionScorer, Relevance
-from texturevlm.relevance.maps import normalised
-from texturevlm.video.clip import SeenMoment, ShownMoment
+from texturevlm.placement import Placement, place_together
 from texturevlm.vlm.growing import GrowingPrompt
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View, still_views
-
-SURE = 0.8  # chance of being right from which an answer is kept
 
 
 @dataclass(eq=False)
@@ -42,17 +36,17 @@ class Look:
     """What the model sees so far: the ids behind its last visual token, its tokens, and how many were read."""
 
     end: list[int]
-    chosen: list[Chosen]
+    placements: list[Placement]
     used: int
 
 
 class Looking(Protocol):
     """How one kind of session looks."""
 
-    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
+    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: AskConfig, apart: bool) -> Look:
         """Read the first tokens. said: the prompt of the caller, a text or messages"""
 
-    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: Choosing) -> Look | None:
+    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: AskConfig) -> Look | None:
         """Append the rest of the budget; None if there is nothing left to see."""
 
 
@@ -61,54 +55,35 @@ class ImageLooks:
 
     def __init__(self, session: ImageSession) -> None:
         self.session, self.views, self.levels = session, list[View](), ""
-        self.first = 0.0  # tokens per image of the overview
 
-    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
+    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: AskConfig, apart: bool) -> Look:
         self.levels = how.levels or prompt.adapter.trained.levels
-        adapter, images = prompt.adapter, self.session.images
-        self.first = how.budget / len(images)
-        conversation = conversation_with(said, len(images), adapter.marks, apart=apart)
-        chosen = self.session.chosen(question, replace(how, looks=1))
-        pictures = [Picture(image.texture, one.allocation) for image, one in zip(images, chosen)]
-        self.views = [self._view(prompt, one) for one in pictures]
-        ids = adapter.spell(conversation, pictures, [adapter.filling([view], 0) for view in self.views])
-        last = max(index for index, one in enumerate(ids) if one in adapter.visual_ids) + 1
+        adapter = prompt.adapter
+        conversation = conversation_with(said, len(self.session.pictures), adapter.marks, apart=apart)
+        placements = self.session.placements(question, replace(how, looks=1))
+        images = [PromptImage(placed.picture.texture, placed.allocation) for placed in placements]
+        self.views = [self._view(prompt, image) for image in images]
+        ids = adapter.spell(conversation, images, [adapter.filling([view], 0) for view in self.views])
+        last = max(index for index, token in enumerate(ids) if token in adapter.visual_ids) + 1
         prompt.read(ids[:last], self.views)
-        return Look(ids[last:], chosen, sum(map(len, self.views)))
+        return Look(ids[last:], placements, sum(map(len, self.views)))
 
-    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: Choosing) -> Look | None:
-        images, rest = self.session.images, how.budget - look.used
-        maps, chances = self._unseen(prompt, look, question)
-        if rest < len(images) or sum(chances) <= 0:
+    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: AskConfig) -> Look | None:
+        pointed = _pointed(prompt, look, self.views)
+        pictures = [placed.picture for placed in look.placements]
+        more = place_together(pictures, question, how.tokens, evidence=pointed, after=look.placements)
+        if not more:
             return None
-        each = rest / len(images)
-        maps = [image.for_budget(own, each, made_for=self.first) for image, own in zip(images, maps)]
-        more = spend(images, maps, chances, rest, how.allocator)
-        chosen = [
-            Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(look.chosen, more)
-        ]
-        for number, (image, one) in enumerate(zip(images, more)):
-            view = self._view(prompt, Picture(image.texture, one.allocation))
+        for number, placed in enumerate(more):
+            view = self._view(prompt, PromptImage(placed.picture.texture, placed.allocation))
             beside = self.views[number] if view.causal else None
             prompt.look_closer(number, view, beside=beside)
-        return Look(look.end, chosen, look.used + sum(int(one.allocation.valid.sum()) for one in more))
+        found = [placed.after(seen) for seen, placed in zip(look.placements, more)]
+        return Look(look.end, found, look.used + sum(placed.tokens for placed in more))
 
-    def _view(self, prompt: GrowingPrompt, picture: Picture) -> View:
-        (view,) = still_views("ask", picture, prompt.adapter.side, levels=self.levels)
+    def _view(self, prompt: GrowingPrompt, image: PromptImage) -> View:
+        (view,) = still_views("ask", image, prompt.adapter.side, levels=self.levels)
         return view
-
-    def _unseen(self, prompt: GrowingPrompt, look: Look, question: str) -> tuple[list[Relevance], list[float]]:
-        """What attention and relevance point at and the overview leaves illegible; the share of it in each image."""
-        pointed = _pointed(prompt, look, self.views)
-        maps, chances = [], []
-        for image, one, where in zip(self.session.images, look.chosen, pointed):
-            seen = image.relevance(question, budget=self.first, relevance=AttentionScorer(where))
-            mass = one.relevance.mass + seen.mass
-            scale = delivered_scale(one.allocation, one.relevance.grid).to(mass)
-            left = mass * (1 - legibility(one.relevance.legible_scale, scale))
-            chances.append(float(left.sum()))
-            maps.append(replace(one.relevance, mass=normalised(left), scorer="attention"))
-        return maps, chances
 
 
 class VideoLooks:
@@ -116,61 +91,60 @@ class VideoLooks:
 
     def __init__(self, session: VideoSession) -> None:
         self.session, self.views = session, list[View]()
-        self.shown: list[ShownMoment] = []
 
-    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: Choosing, apart: bool) -> Look:
+    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: AskConfig, apart: bool) -> Look:
         adapter = prompt.adapter
         conversation = conversation_with(said, 1, adapter.marks, apart=apart, block=VIDEO)
-        groups, chosen = self._shown(prompt, question, how)
+        groups, placements = self._placed(prompt, question, how)
         ids = adapter.spell(conversation, [], [adapter.filling(group, group[0].fps) for group in groups])
         last = len(ids) - ids[::-1].index(adapter.wrapper_ids[1])  # behind what ends the last moment
         prompt.read(ids[:last], [view for group in groups for view in group])
-        return Look(ids[last:], chosen, sum(len(view) for group in groups for view in group))
+        return Look(ids[last:], placements, sum(len(view) for group in groups for view in group))
 
-    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: Choosing) -> Look | None:
-        rest = how.budget - look.used
+    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: AskConfig) -> Look | None:
+        rest = how.tokens.budget - look.used
         if rest < 1:
             return None
-        pointed = _pointed(prompt, look, self.views)
-        seen = {one.time: SeenMoment(one.allocation, own) for one, own in zip(self.shown, pointed)}
-        groups, chosen = self._shown(prompt, question, replace(how, budget=rest), seen)
+        seen = dict(zip([moment.time for moment in self.session.shown], _pointed(prompt, look, self.views)))
+        groups, placements = self._placed(prompt, question, _with_budget(how, rest), seen)
         if not groups:
             return None
         text = "".join(prompt.adapter.filling(group, group[0].fps) for group in groups)
         ids = prompt.adapter.tokenizer(text, add_special_tokens=False)["input_ids"]
         prompt.read(ids, [view for group in groups for view in group])
         used = look.used + sum(len(view) for group in groups for view in group)
-        return Look(look.end, [*look.chosen, *chosen], used)
+        return Look(look.end, [*look.placements, *placements], used)
 
-    def _shown(
-        self, prompt: GrowingPrompt, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None
-    ) -> tuple[list[list[View]], list[Chosen]]:
-        self.shown = self.session.shown(question, how, seen)
-        if not self.shown:
-            return [], []
-        self.views = self.session.views(self.shown, how)
-        return prompt.adapter.clip_groups(self.views), [Chosen(one.allocation, one.relevance) for one in self.shown]
+    def _placed(
+        self, prompt: GrowingPrompt, question: str, how: AskConfig, attention: Mapping[float, Tensor] | None = None
+    ) -> tuple[list[list[View]], list[Placement]]:
+        placements = self.session.placements(question, how, attention)
+        self.views = self.session.views(how)
+        return prompt.adapter.clip_groups(self.views) if placements else [], placements
+
+
+def _with_budget(how: AskConfig, budget: int) -> AskConfig:
+    return replace(how, tokens=replace(how.tokens, budget=budget))
 
 
 def _pointed(prompt: GrowingPrompt, look: Look, views: Sequence[View]) -> list[Tensor]:
     """Maps (1, h, w) of where the end of the prompt attends to, one per view; all together sum to 1."""
     attention = prompt.attention(look.end)
-    slots, read = [], 0
-    for view, one in zip(views, look.chosen):
+    slots, read, allocations = [], 0, [placement.allocation for placement in look.placements]
+    for view, allocation in zip(views, allocations):
         own = attention[read : read + len(view)]
-        slots.append(own.new_zeros(one.allocation.budget).index_put((view.slot.to(own.device),), own))
+        slots.append(own.new_zeros(allocation.budget).index_put((view.slot.to(own.device),), own))
         read += len(view)
-    return pointed_at(slots, [one.allocation for one in look.chosen])
+    return pointed_at(slots, allocations)
 
 
 def answer_by_looks(
     session: ImageSession | VideoSession,
     said: Any,
     question: str,
-    how: Choosing,
+    how: AskConfig,
     options: dict[str, Any],
     *,
-    sure: float,
     apart: bool,
     seconds: dict[str, float],
 ) -> Answer:
@@ -178,36 +152,26 @@ def answer_by_looks(
 
     said:    the prompt, a text or messages; apart: whether its images were given apart
     options: of `generate`, for one sequence
-    sure:    chance of being right from which an answer is kept
     seconds: of the stages before
     """
     model = session.model
     options = {name: value for name, value in options.items() if name not in PREPARING}  # `how` has them
     watch = Stopwatch(model.device, wait=True)
     looking: Looking = ImageLooks(session) if isinstance(session, ImageSession) else VideoLooks(session)
+    fewest = len(session.pictures) if isinstance(session, ImageSession) else 1
     with model.adapter.lock, torch.no_grad(), evaluating(model.model):
         prompt = GrowingPrompt(model.adapter, coordinates=how.coordinates)
-        few = replace(how, budget=max(_fewest(session), round(how.budget * FIRST_LOOK)))
+        few = _with_budget(how, max(fewest, round(how.tokens.budget * FIRST_LOOK)))
         look = looking.overview(prompt, said, question, few, apart)
         watch.stage("choose")
         answer = _answered(prompt, look, options, watch, seconds, looks=1)
-        if answer.confidence is not None and answer.confidence >= sure:
-            return _as_given(session, answer)
-        more = looking.closer(prompt, look, question, how)
-        if more is None:
-            return _as_given(session, answer)
-        watch.stage("look")
-        last = _answered(prompt, more, options, watch, seconds, looks=2)
-        return replace(_as_given(session, last), earlier=_as_given(session, answer))
-
-
-def _as_given(session: ImageSession | VideoSession, answer: Answer) -> Answer:
-    """Tokens in the images as they were given, which may be turned."""
-    return replace(answer, chosen=session.as_given(answer.chosen)) if isinstance(session, ImageSession) else answer
-
-
-def _fewest(session: ImageSession | VideoSession) -> int:
-    return len(session.images) if isinstance(session, ImageSession) else 1
+        sure = answer.confidence is not None and answer.confidence >= how.sure
+        more = None if sure else looking.closer(prompt, look, question, how)
+        if more is not None:
+            watch.stage("look")
+            answer = replace(_answered(prompt, more, options, watch, seconds, looks=2), earlier=answer)
+    session.kept(question, how, answer.placements)
+    return answer
 
 
 def _answered(
@@ -235,7 +199,7 @@ def _answered(
         adapter.decode(found.sequences)[0].strip(),
         adapter.tokenizer.convert_ids_to_tokens(ids[:length]),
         logprobs_of(found)[0, :length].tolist(),
-        look.chosen,
+        look.placements,
         {**seconds, **watch.seconds},
         doubt,
         looks,

@@ -13,87 +13,55 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
-from texturevlm.ask.attachment import DEFAULTS, attach, attached_to, hooked, network_of, released_with_hooks
-from texturevlm.ask.captured_choice import CapturedChoice
+from texturevlm.ask.attachment import attach, attached_to, hooked, network_of, released_with_hooks
 from texturevlm.ask.captured_models import CapturedModels
-from texturevlm.ask.choose import Chosen
-from texturevlm.ask.decoding import decoding, several_sequences
-from texturevlm.ask.documents import DocumentSession
-from texturevlm.ask.generation import Generator
-from texturevlm.ask.looks import SURE, answer_by_looks
-from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
-from texturevlm.ask.options import (
-    RELEVANCES,
+from texturevlm.ask.config import (
+    KINDS,
+    OPTIONS,
     TOKENS,
-    Choosing,
+    AskConfig,
     check_belongs,
-    check_context,
-    check_family_looks,
-    check_looks,
-    check_options,
-    near_miss,
-    usual_relevance,
+    for_answers,
 )
-from texturevlm.ask.prepared import PreparedImage
+from texturevlm.ask.decoding import decoding, several_sequences
+from texturevlm.ask.documents import DocumentSession, check_document
+from texturevlm.ask.generation import Generator
+from texturevlm.ask.looks import answer_by_looks
+from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.pretrained import find
-from texturevlm.ask.reduction import sampled_and_kept
-from texturevlm.ask.saved import SETTINGS, for_answers
 from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
 from texturevlm.channels.pretrained import HUB_OPTIONS
-from texturevlm.check import check_choice, check_count, check_share
+from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import nothing_collected
 from texturevlm.defaults import FINE_PAGES
 from texturevlm.pages import is_document
-from texturevlm.pipeline import Allocator
-from texturevlm.reduce import steps_of
-from texturevlm.relevance.named import check_relevance
-from texturevlm.turned import check_turn
-from texturevlm.vlm import adapter_for, check_reducible
+from texturevlm.placement import Allocator, CapturedChoice, TokenConfig, open_image, prepare
+from texturevlm.placement.captured import MOST_CHOICES
+from texturevlm.registry import near_miss
+from texturevlm.vlm import ModelHook, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.attention import ModelAttention, attend
-from texturevlm.vlm.attention.options import LANGUAGE, TOWER
+from texturevlm.vlm.hook import HOOKS, hooks_of
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
+PROCESSED = ("budget", "allocator", "relevance", "turn")  # options that the processor holds
+LOADING = (*PROCESSED, "device", "dtype", "tokens", "looks", "captured")
 BATCH = 8  # questions that are answered together
-LOADING = (
-    "device",
-    "dtype",
-    "tokens",
-    "looks",
-    "captured",
-    "reduce",
-    "keep",
-    "attention",
-    "tower_attention",
-    *SETTINGS,
-)  # options of `load_vlm`
-OWN = (
-    "looks",
-    "tokens",
-    "sure",
-    "stream",
-    "return_details",
-    "reduce",
-    "keep",
-    "fps",
-    "seconds",
-    "rate",
-    "fine_pages",
-    *SETTINGS,
-)  # options of `ask` that are not those of `generate`
+CONFIGURED = ("tokens", *OPTIONS, *TOKENS)  # options of `load_vlm` and `ask` that an AskConfig holds
+OWN = ("stream", "return_details", "fps", "seconds", "rate", *CONFIGURED)  # of `ask`, and not of `generate`
 
 
 class VLM:
     """A model and its processor at a budget of visual tokens; `load_vlm` loads one.
 
     model:     of transformers
-    processor: a TextureProcessor, whose budget, allocator and relevance are used; or the model's own processor
-    tokens, looks, reduce, keep, attention, tower_attention: as in `load_vlm`
+    processor: a TextureProcessor, whose budget, allocator, relevance and turn are used; or the model's own processor
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image); by
                default on a GPU
-    budget, allocator, relevance, turn: as in `attach`
+    hooks:     what changes the model while it runs (`vlm.ModelHook`)
+    options:   as in `load_vlm`, for every question; by those of hooks they are asked for
+    config:    how the model is asked unless `ask` says otherwise
     reasons:   why the last answer, or a part of it, was not captured although it should have been
     """
 
@@ -102,75 +70,49 @@ class VLM:
         model: Any,
         processor: Any,
         *,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-        tokens: str = TOKENS[0],
-        looks: int | str = 1,
         captured: bool | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
-        attention: Any = None,
-        tower_attention: Any = None,
+        hooks: Sequence[ModelHook] = (),
+        **options: Any,
     ) -> None:
         from texturevlm.ask.processor import TextureProcessor
 
-        check_choice("VLM", "tokens", tokens, TOKENS)
         self.model = network_of("VLM", model)
-        detail = ModelAttention.of("VLM", attention, tower_attention)
-        detail.check("VLM", self.model.config, reduce=reduce)
-        check_looks("VLM", looks, RELEVANCES[0], tokens)
-        check_family_looks("VLM", looks, self.model.config)
-        given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
-        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        placed = {name: options[name] for name in PROCESSED if options.get(name) is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
-            if isinstance(one := options.get(name, getattr(processor, name) if own else None), (tuple, list)):
-                raise ValueError(f"VLM: processor must have one {name}, got {one!r}")
-        if own and not options and attached_to(processor) in (None, self.model):
+            if isinstance(given := placed.get(name, getattr(processor, name) if own else None), (tuple, list)):
+                raise ValueError(f"VLM: processor must have one {name}, got {given!r:.80}")
+        asked = {name: value for name, value in options.items() if name not in PROCESSED}
+        AskConfig(TokenConfig()).given("VLM", asked, hooks).check("VLM", self.model.config)
+        if own and not placed and attached_to(processor) in (None, self.model):
             config, inner = self.model.config, processor.processor
             check_choice("VLM", "model_type of the processor", processor.config.model_type, [config.model_type])
             check_belongs("VLM", inner, config, adapter_for(config, inner))
         else:
-            processor = attach(self.model, processor, **options)
-        self.processor, self.tokens, self.looks = processor, tokens, looks
-        check_reducible("VLM", self.model.config, sampled_and_kept("VLM", reduce, keep, self.budget)[1])
-        self.reduce, self.keep = reduce, keep
-        self.attention = {LANGUAGE: attention, TOWER: tower_attention}
-        run = attend(hooked(self.model, processor), detail)
+            processor = attach(self.model, processor, **placed)
+        self.processor = processor
         self.adapter = hooked(self.model, processor).beside(processor.processor)
-        self.graphs = CapturedModels(self.adapter, processor, captured=captured, attention=detail)
-        self.generator = Generator(self.adapter, self.graphs, run)
-        self._choice = CapturedChoice()
+        usual = AskConfig(processor.config_for(1), fine_pages=self.adapter.trained.fine_pages or FINE_PAGES)
+        self._config = usual.given("VLM", asked, hooks)
+        self._config.for_hooks("VLM").check("VLM", self.model.config)
+        for hook in self._config.hooks:
+            hook.attach(hooked(self.model, processor))
+        self.graphs = CapturedModels(self.adapter, processor, captured=captured)
+        self.generator = Generator(self.adapter, self.graphs)
+        self._choice = CapturedChoice(MOST_CHOICES, second=True)
         released_with_hooks(self)
+
+    @property
+    def config(self) -> AskConfig:
+        """How the model is asked unless `ask` says otherwise; the processor's own options may have been set since."""
+        tokens = self.processor.config_for(1)
+        relevance = self._config.tokens.relevance if self._config.looks == 2 else tokens.relevance
+        return replace(self._config, tokens=replace(tokens, relevance=relevance, options=self._config.tokens.options))
 
     @property
     def budget(self) -> int:
         """Tokens that all images of a question get together unless `ask` says otherwise."""
         return int(self.processor.budget)
-
-    @property
-    def allocator(self) -> str | Allocator:
-        """How tokens are chosen unless `ask` says otherwise."""
-        found: str | Allocator = self.processor.allocator
-        return found
-
-    @property
-    def relevance(self) -> str:
-        """By what they are chosen unless `ask` says otherwise."""
-        return str(self.processor.relevance)
-
-    @property
-    def turn(self) -> float | str:
-        """The angle of the text of images, unless `ask` says otherwise."""
-        found: float | str = self.processor.turn
-        return found
-
-    @property
-    def fine_pages(self) -> int:
-        """Pages of a document that get tokens of their own, at most, unless `ask` says otherwise."""
-        return self.adapter.trained.fine_pages or FINE_PAGES
 
     @property
     def device(self) -> torch.device:
@@ -182,14 +124,14 @@ class VLM:
         return self.graphs.reasons
 
     def __repr__(self) -> str:
-        allocator = getattr(self.allocator, "__name__", self.allocator)
-        millions = sum(one.numel() for one in self.model.parameters()) / 1e6
-        given = {"reduce": self.reduce, "keep": self.keep, **self.attention}
-        more = "".join(f", {name}={value!r}" for name, value in given.items() if value)
+        how = self.config
+        allocator = getattr(how.tokens.allocator, "__name__", how.tokens.allocator)
+        millions = sum(weights.numel() for weights in self.model.parameters()) / 1e6
+        more = "".join(f", {name}={value!r}" for hook in how.hooks for name, value in hook.given.items())
         return (
             f"VLM({type(self.model).__name__}, {millions:.3g} million parameters, {self.model.dtype} on {self.device}, "
-            f"budget={self.budget}, allocator={allocator!r}, relevance={self.relevance!r}, tokens={self.tokens!r}"
-            f"{more})"
+            f"budget={how.tokens.budget}, allocator={allocator!r}, relevance={how.tokens.relevance!r}, "
+            f"tokens={how.kind!r}{more})"
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -230,31 +172,22 @@ class VLM:
             raise ValueError("prepare: images must be at least one, got none")
         side = self.adapter.side
         samples = check_count("prepare", "questions", questions, 1) * self.budget * side * side
-        how: Any = {"patch": side, "device": self.device, "samples": samples if questions > 1 else 0}
-        how["finer"] = self.adapter.trained.finer
-        return ImageSession(self, [PreparedImage(one, **how) for one in given])
+        how = replace(self.config.tokens, turn=0.0)  # the angle is found when the first question comes
+        opened = [open_image(image, self.device) for image in given]
+        return ImageSession(self, [prepare(image, how, samples=samples if questions > 1 else 0) for image in opened])
 
     def ask(
         self,
         images: Any,
         question: Any = None,
         *,
-        looks: int | str | None = None,
-        tokens: str | None = None,
-        sure: float | None = None,
         stream: bool = False,
         return_details: bool = False,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
         max_new_tokens: int | None = None,
         fps: float | None = None,
         seconds: float | None = None,
         rate: float | None = None,
-        fine_pages: int | None = None,
+        hooks: Sequence[ModelHook] = (),
         **options: Any,
     ) -> Any:
         """Answer a question about images or a video: a text. A list of questions gets a list of answers.
@@ -264,39 +197,26 @@ class VLM:
                    per question. None if the messages hold the images; the messages, or a list of conversations, may
                    also stand here, alone
         question:  a text, a conversation (messages with system prompt and history), or a list of those
-        looks:     1; 2: an overview first, then the rest of the budget where the attention of the model went; auto: an
-                   overview of a quarter of the budget, and the rest only if the model is not sure of its answer
-        sure:      with looks="auto": the chance of being right from which the first answer is kept
         stream:    return an iterator over pieces of the answer, as they are generated; one question only
-        return_details: return an Answer: the text, the log-probability of its tokens, the allocation, the times
-        budget, allocator, relevance, turn, tokens, reduce, keep: as in `load_vlm`, for this call alone; reduce=[]:
-                   nothing is reduced
+        return_details: return an Answer: the text, the log-probability of its tokens, the placements, the times
         max_new_tokens: at most so many in the answer; 256 if not given
         fps:       of a video: frames per second that are looked at, 2 if not given. A list of frames with `fps` is a
                    video of that rate
         seconds:   of a video: the first so many; of a camera or a network stream 10 if not given
         rate:      of a video: tokens per second, within the budget
-        fine_pages: of a document: pages that get tokens of their own, at most, 1 to 20; if not given the number that
-                   the checkpoint names, or 5
-        options:   of the model's `generate`, and levels and coordinates of an adapter's `prepare`. Decoding is greedy
-                   unless one of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
+        hooks:     for this call, beside those of the model
+        options:   fields of AskConfig and TokenConfig for this call alone: looks, sure, tokens, levels, coordinates,
+                   fine_pages; budget, allocator, relevance, balance, turn. Options of hooks, as in `load_vlm`
+                   (reduce=[]: nothing is reduced). Others are of the model's `generate`: decoding is greedy unless one
+                   of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
-        how = self.choosing(
-            looks=looks,
-            tokens=tokens,
-            budget=budget,
-            allocator=allocator,
-            relevance=relevance,
-            turn=turn,
-            reduce=reduce,
-            keep=keep,
-            fine_pages=fine_pages,
-        )
-        options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, options, OWN)
-        laid = options.get("levels"), options.get("coordinates")
+        own = {name: options.pop(name) for name in list(options) if name in CONFIGURED or HOOKS.knows(name)}
+        how = self.config_for(hooks=hooks, **own)
+        laid = {name: own[name] for name in ("levels", "coordinates") if own.get(name) is not None}
+        options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, {**options, **laid}, OWN)
         allowed = COORDINATES if how.looks == "auto" else self.adapter.coordinates
-        levels, coordinates = self.adapter.checked_layout("ask", *laid, allowed)
+        levels, coordinates = self.adapter.checked_layout("ask", how.levels, how.coordinates, allowed)
         how = replace(how, levels=levels, coordinates=coordinates)
         if question is None and are_messages(images):
             images, question = None, images
@@ -310,31 +230,28 @@ class VLM:
         if stream and also:
             raise ValueError(f"ask: stream must be False with {also}, got True")
         watch = Stopwatch(self.device, wait=return_details)
-        if sure is not None:
-            check_share("ask", "sure", sure)
-            if how.looks != "auto":
-                raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
+        if own.get("sure") is not None and how.looks != "auto":
+            raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
         if how.looks == "auto" and (one := several_sequences(options)):
             raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
         if is_video(images, fps=fps):  # before it is read
-            check_video_relevance("ask", how.relevance)
+            check_video_relevance("ask", how.tokens.relevance)
         sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
         for session in sessions:
             if isinstance(session, DocumentSession):
-                session.check(how)
-            elif fine_pages is not None:
-                raise ValueError(f"ask: fine_pages is for a document, got {fine_pages} with a {type(session).__name__}")
+                check_document(how)
+            elif (pages := own.get("fine_pages")) is not None:
+                raise ValueError(f"ask: fine_pages is for a document, got {pages} with a {type(session).__name__}")
         watch.stage("open")
         if how.looks == "auto":
-            given: Any = {"sure": SURE if sure is None else sure, "seconds": watch.seconds}
             looked = [
-                answer_by_looks(session, prompt, one, how, options, apart=images is not None, **given)
+                answer_by_looks(session, prompt, one, how, options, apart=images is not None, seconds=watch.seconds)
                 for session, prompt, one in zip(sessions, prompts, questions)
             ]
             said = [one if return_details else one.text for one in looked]
             return iter(said) if stream else said if many else said[0]
         asked = [
-            session.asked(prompt, one, how, apart=images is not None)
+            session.request(prompt, one, how, apart=images is not None)
             for session, prompt, one in zip(sessions, prompts, questions)
         ]
         watch.stage("choose")
@@ -349,62 +266,25 @@ class VLM:
         each = list(chain(*answers))
         return each if many else each[0]
 
-    def choosing(
-        self,
-        *,
-        looks: int | str | None = None,
-        tokens: str | None = None,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-        reduce: Any = None,
-        keep: int | float | None = None,
-        fine_pages: int | None = None,
-    ) -> Choosing:
-        """How the tokens of a question are chosen: as given, or as for every question; checked."""
-        if reduce is None:
-            reduce, keep = self.reduce, self.keep if keep is None else keep
-        wanted = check_count("ask", "budget", self.budget if budget is None else budget, 1)
-        sampled, steps = sampled_and_kept("ask", reduce, keep, wanted)
-        looks = self.looks if looks is None else looks
-        return Choosing(
-            budget=sampled,
-            allocator=self.allocator if allocator is None else allocator,
-            relevance=usual_relevance(looks, self.relevance) if relevance is None else relevance,
-            looks=looks,
-            tokens=self.tokens if tokens is None else tokens,
-            reduce=steps,
-            turn=check_turn("ask", self.turn if turn is None else turn),
-            fine_pages=self.fine_pages if fine_pages is None else fine_pages,
-        ).check(self.model.config)
+    def config_for(self, *, hooks: Sequence[ModelHook] = (), **options: Any) -> AskConfig:
+        """How a question is asked: as given, or as for every question; checked. options: as for `ask`"""
+        usual = self.config
+        how = usual.given("ask", options, hooks)
+        if late := next((hook for hook in how.hooks if hook.lasting and hook not in usual.hooks), None):
+            raise ValueError(f"ask: {late.name} must be given to load_vlm, which changes the model, got {late!r:.80}")
+        return how.for_hooks("ask").check("ask", self.model.config)
 
-    def look(
-        self,
-        images: Any,
-        question: str = "",
-        *,
-        looks: int | str | None = None,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-        fine_pages: int | None = None,
-    ) -> Image.Image:
-        """Draw what the model sees when it is asked; arguments as for `ask`."""
-        options: dict[str, Any] = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance}
-        options["turn"] = turn
-        self.choosing(**options, fine_pages=fine_pages)  # before slow work
-        session = self.prepare(images)
-        if isinstance(session, DocumentSession):
-            options["fine_pages"] = fine_pages
-        drawn: Image.Image = session.look(question, **options)
+    def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
+        """Draw what the model sees when it is asked; options as for `ask`."""
+        self.config_for(**options)  # before slow work
+        drawn: Image.Image = self.prepare(images).look(question, **options)
         return drawn
 
-    def choose_captured(self, image: PreparedImage, question: str, **options: Any) -> Chosen | None:
-        """The choice by replaying a graph; None if it is not captured. options: as for `choose`"""
+    @property
+    def captured_choice(self) -> Any:
+        """What places tokens by replaying a graph; None where nothing is captured."""
         if self.graphs.wanted:
-            return self._choice(image, question, **options)
+            return self._choice.place
         self._choice.release()
         return None
 
@@ -462,13 +342,10 @@ def load_vlm(
     allocator: str | Allocator | None = None,
     relevance: str | None = None,
     turn: float | str | None = None,
-    tokens: str = TOKENS[0],
+    tokens: str = KINDS[0],
     looks: int | str = 1,
     captured: bool | None = None,
-    reduce: Any = None,
-    keep: int | float | None = None,
-    attention: Any = None,
-    tower_attention: Any = None,
+    hooks: Sequence[ModelHook] = (),
     **options: Any,
 ) -> VLM:
     """Load a vision-language model, from a hub id, from a folder, or "reader", which comes with the package.
@@ -485,56 +362,28 @@ def load_vlm(
     looks:     1, 2 or auto, for every question, as in `ask`
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
                which makes the first question slower; by default on a GPU
-    reduce:    how tokens are dropped or merged inside the model, after they were chosen: a name of `reduce.METHODS`, or
-               a list of names, (name, keep) or (name, {"keep": …, "layer": …}), in the order in which they act
-    keep:      visual tokens of a question that stay, or their share (a float); by default as many as the budget, and
-               twice as many are chosen
-    attention: of the language model. dense; hierarchical: visual tokens coarse for every query, fine where it matters,
-               for thousands of tokens (docs/attention.md); window, linear or latent, its relatives; or a dict of
-               options: fine, block, group, neighbours, kind, share. Not with `reduce`; captured only while it decodes
-    tower_attention: the same for the vision tower, patch by patch (Qwen, GLM)
-    options:   of transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …;
-               code from the hub is not run unless trust_remote_code says so
+    hooks:     what changes the model while it runs (`vlm.ModelHook`)
+    options:   by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
+               tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map,
+               attn_implementation, quantization_config, revision, …; code from the hub is not run unless
+               trust_remote_code says so
     budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
-    is one; else the defaults of `attach`.
+    is one; else the package's defaults.
     """
     given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     given = {name: value for name, value in given.items() if value is not None}
-    _check("load_vlm", {**DEFAULTS, **given}, tokens, looks)
-    steps_of("load_vlm", reduce, 1 if keep is None and reduce else keep)
-    detail = ModelAttention.of("load_vlm", attention, tower_attention)
-    for name in [one for one in options if one not in HUB_OPTIONS]:
-        if meant := near_miss(name, LOADING):
+    others = [name for name in options if name not in HUB_OPTIONS]
+    own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
+    how = AskConfig(TokenConfig()).given("load_vlm", {**given, "tokens": tokens, "looks": looks}, own_hooks)
+    how.check("load_vlm")
+    for name in [name for name in others if name in options]:
+        if meant := near_miss(name, {*LOADING, *HOOKS, *HOOKS.lab}):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay
         found = find(model, device=device, dtype=dtype, **options)
-    settings = {**DEFAULTS, **for_answers(found.settings)}
-    settings = {**settings, "relevance": usual_relevance(looks, settings["relevance"]), **given}
-    _check("load_vlm", settings, tokens, looks)
-    sampled, steps = sampled_and_kept("load_vlm", reduce, keep, settings["budget"])
-    check_context("load_vlm", sampled, found.config)
-    check_reducible("load_vlm", found.config, steps)
-    check_family_looks("load_vlm", looks, found.config, settings["relevance"])
-    detail.check("load_vlm", found.config, reduce=reduce)
+    settings = {**for_answers(found.settings), **given}
+    own = AskConfig(TokenConfig()).given("load_vlm", {**settings, "tokens": tokens, "looks": looks}, own_hooks)
+    own.for_hooks("load_vlm").check("load_vlm", found.config)
     network, processor = found.load()
-    own = attach(network, processor, **settings)
-    return VLM(
-        network,
-        own,
-        tokens=tokens,
-        looks=looks,
-        captured=captured,
-        reduce=reduce,
-        keep=keep,
-        attention=attention,
-        tower_attention=tower_attention,
-    )
-
-
-def _check(function: str, settings: dict[str, Any], tokens: str, looks: int | str) -> None:
-    """One budget and one relevance: several are for training."""
-    check_count(function, "budget", settings["budget"], 1)
-    check_options(function, **settings, tokens=tokens)
-    relevance = check_relevance(function, settings["relevance"], RELEVANCES)
-    if looks != 1:
-        check_looks(function, looks, relevance, tokens)
+    processor = attach(network, processor, **{name: getattr(own.tokens, name) for name in PROCESSED})
+    return VLM(network, processor, tokens=tokens, looks=looks, captured=captured, hooks=own_hooks)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from texturevlm.ask.options import near_miss
-from texturevlm.ask.saved import FILE, read_settings
+from texturevlm.ask.config import FILE, read_settings
 from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
+from texturevlm.registry import near_miss
 from texturevlm.vlm import FAMILIES
 
 ARCHITECTURES = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}

@@ -24,23 +24,20 @@ from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.attachment import attached_to, check_still_hooked, detach, hooked, none_attached
-from texturevlm.ask.attended import choose_by_model
-from texturevlm.ask.choose import Chosen, choose
+from texturevlm.ask.attended import place_by_model
+from texturevlm.ask.config import SAVED, check_belongs, check_context, check_drawn, check_family_looks, write_settings
 from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
-from texturevlm.ask.options import check_belongs, check_context, check_family_looks, check_options, near_miss
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions
-from texturevlm.ask.saved import SETTINGS, write_settings
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
-from texturevlm.pipeline import Allocator
-from texturevlm.relevance.maps import UNASKED
-from texturevlm.turned import check_turn
+from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare
+from texturevlm.registry import near_miss
+from texturevlm.relevance import reads_question
 from texturevlm.types import Patches
 from texturevlm.vlm import FAMILIES, adapter_for, installed
-from texturevlm.vlm.prompts import Picture, is_conversation
+from texturevlm.vlm.prompts import PromptImage, is_conversation
 from texturevlm.vlm.views import View, sampled_view
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
@@ -87,10 +84,11 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         family = getattr(config, "model_type", type(config).__name__)
         if family not in FAMILIES:
             raise ValueError(f"TextureProcessor: config must be of one of {', '.join(FAMILIES)}, got {family}")
-        check_options("TextureProcessor", budget, allocator, relevance, turn=turn)
+        check_drawn("TextureProcessor", budget, relevance)
+        how = TokenConfig(allocator=allocator, turn=turn).check("TextureProcessor")
         self.config = config
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
-        self.allocator, self.relevance, self.turn = allocator, relevance, check_turn("TextureProcessor", turn)
+        self.allocator, self.relevance, self.turn = allocator, relevance, how.turn
         check_context("TextureProcessor", budget, config)
         for name in [relevance] if isinstance(relevance, str) else relevance:
             check_family_looks("TextureProcessor", 1, config, name)
@@ -191,10 +189,10 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """From a folder of `save_pretrained`, or from any checkpoint of a family; options override what is saved."""
         from texturevlm.ask.pretrained import load_processor
 
-        given = {one: options.pop(one, None) for one in SETTINGS}
+        given = {one: options.pop(one, None) for one in SAVED}
         own = {one: value for one, value in given.items() if value is not None}
         if unknown := [one for one in options if one not in HUB_OPTIONS]:
-            known = (*SETTINGS, *HUB_OPTIONS)
+            known = (*SAVED, *HUB_OPTIONS)
             got = f"{', '.join(unknown)}{near_miss(unknown[0], known)}"
             raise TypeError(f"from_pretrained: options must be of {', '.join(known)}, got {got}")
         processor, config, saved = load_processor("TextureProcessor", name, **options)
@@ -287,27 +285,26 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             if any(isinstance(image, Patches) for image in own):
                 views += self._sampled(own)
                 continue
-            how: Any = {"patch": self.adapter.side, "finer": self.adapter.trained.finer}
-            prepared = [PreparedImage(image, device=torch.device("cpu"), **how) for image in own]
-            relevance = self._one_relevance()
-            if relevance == "attention":
-                raise ValueError(f"processor: relevance must not be {relevance!r}, which takes the looks of `VLM.ask`")
-            for image in prepared:
-                image.turn(self.turn)
-            if asked is None and relevance not in UNASKED:
+            how = self.config_for(len(own))
+            if how.relevance == "attention":
+                raise ValueError("processor: relevance must not be 'attention', which takes the looks of `VLM.ask`")
+            if asked is None and reads_question(how.relevance):
                 self._warn_once(
                     "processor: the question of this prompt is unknown, so tokens are chosen without one; render it "
                     "with this processor's apply_chat_template, or give the argument question"
                 )
-            given: Any = {"budget": self._drawn_budget(len(own)), "allocator": self.allocator}
-            if relevance == "model":
-                chosen = self._chosen_by_model(prepared, asked or "", **given)
-            else:
-                chosen = choose(prepared, asked or "", relevance=relevance, **given)
-            for image, one in zip(prepared, chosen):
-                picture = Picture(image.texture, image.followed(one.allocation))
-                views += [view for group in self.adapter.groups(picture) for view in group]
+            placed = self._placed([prepare(open_image(image), how) for image in own], asked or "", how)
+            for placement in placed:
+                image = PromptImage(placement.picture.texture, placement.allocation)
+                views += [view for group in self.adapter.groups(image) for view in group]
         return views
+
+    def config_for(self, images: int) -> TokenConfig:
+        """How the tokens of a prompt with so many images are placed: what may be several is drawn."""
+        relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+        finer, side = self.adapter.trained.finer, self.adapter.side
+        budget = self._drawn_budget(images)
+        return TokenConfig(budget, self.allocator, relevance, turn=self.turn, finer=finer, patch=side)
 
     def _sampled(self, images: Sequence[Any]) -> list[View]:
         """The views of images whose tokens are chosen already."""
@@ -316,8 +313,10 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
             raise TypeError(f"processor: images of a prompt must all be Patches if one is, got {got} among them")
         return [sampled_view("processor", one, self.adapter.side, levels=self.adapter.trained.levels) for one in images]
 
-    def _chosen_by_model(self, images: Sequence[PreparedImage], question: str, **options: Any) -> list[Chosen]:
-        """By the attention of the attached model, which only the process that holds the model can ask."""
+    def _placed(self, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
+        """The tokens of the images of one prompt; only the process that holds the model can ask its attention."""
+        if how.relevance != "model":
+            return place_together(pictures, question, how)
         if parent_process() is not None:
             raise ValueError(
                 "processor: relevance 'model' asks the attached model, which a worker process does not have; process "
@@ -327,12 +326,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if network is None:
             raise ValueError("processor: relevance 'model' asks the attached model, got none; attach returns one")
         adapter = hooked(network, self).beside(self.processor)
-        for image in images:
-            image.on(adapter.device)
-        chosen = choose_by_model(adapter, images, question, **options)
-        for image in images:
-            image.on(torch.device("cpu"))
-        return [replace(one, allocation=one.allocation.to("cpu")) for one in chosen]
+        there = [picture.to(adapter.device) for picture in pictures]
+        found = place_by_model(adapter, there, question, how)
+        return [
+            replace(placement, picture=picture, upright=placement.upright.to("cpu"))
+            for picture, placement in zip(pictures, found)
+        ]
 
     def _with_videos(
         self, texts: list[str], images: Any, videos: Any, question: str | Sequence[str] | None, fps: float | None
@@ -340,13 +339,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """The texts with the placeholders of their videos, and the inputs that hold those."""
         if any(self.image_token in text for text in texts) and images is not None:
             raise ValueError("processor: images must be none beside videos, which share the budget, got some")
-        how = {"allocator": self.allocator, "relevance": self._one_relevance()}
-        prompts = VideoPrompts(self.adapter, fps, self.turn, how)
+        prompts = VideoPrompts(self.adapter, fps, self.config_for(1))
         found, views = prompts.fill(texts, videos, self.questions.of(texts, question), self._drawn_budget)
         return found, self.adapter.pixel_inputs(views)
-
-    def _one_relevance(self) -> str:
-        return self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
 
     def _warn_if_none_attached(self) -> None:
         """The model itself would only say that a shape is wrong."""
@@ -381,7 +376,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         for name, value in given.items():
             if name in for_images - for_text:
                 raise ValueError(f"processor: {name} has no effect, because {OWN_SAMPLING}; got {name}={value!r:.40}")
-            if name in SETTINGS:
+            if name in SAVED:
                 raise TypeError(f"processor: {name} must be given to attach or to TextureProcessor, got it in a call")
             if name not in for_text:
                 got = f"{name}{near_miss(name, for_text)}"

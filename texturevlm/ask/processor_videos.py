@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.ask.videos import FPS, check_video_relevance, is_video
-from texturevlm.video.clip import choose_clip
-from texturevlm.video.moments import keep_moments
-from texturevlm.video.sources import open_video
-from texturevlm.video.upright import upright_moments
+from texturevlm.placement import TokenConfig
+from texturevlm.video import choose_clip, keep_moments, open_video, upright_moments
 from texturevlm.vlm.views import View, moment_view
 
 OWN_OPTIONS = ("fps", "num_frames", "do_sample_frames", "return_metadata")  # of video processors; the first is used
@@ -27,13 +26,12 @@ class VideoPrompts:
     """Texts whose videos are filled in.
 
     adapter: of the model
-    turn:    as in `TextureProcessor`
-    choose:  options of `choose_clip`, but for the budget
+    how:     how their tokens are placed, but for the budget
     """
 
-    def __init__(self, adapter: Any, fps: float | None, turn: float | str, choose: dict[str, Any]) -> None:
-        check_video_relevance("processor", choose["relevance"])
-        self.adapter, self.fps, self.turn, self.choose = adapter, fps or FPS, turn, choose
+    def __init__(self, adapter: Any, fps: float | None, how: TokenConfig) -> None:
+        check_video_relevance("processor", how.relevance)
+        self.adapter, self.fps, self.how = adapter, fps or FPS, how
         self.mark = adapter.word(adapter.config.video_token_id)
         around = sorted((one for one in adapter.marks if self.mark in one), key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, around)))
@@ -62,8 +60,8 @@ class VideoPrompts:
         source = open_video(video, fps=self.fps)
         fps = min(self.fps, source.fps)
         moments = keep_moments(source, together=self.adapter.moments).moments()
-        moments = upright_moments(moments, self.turn)
-        shown = choose_clip(moments, question, budget=budget, patch=self.adapter.side, **self.choose)
+        moments, _ = upright_moments(moments, self.how.turn)
+        shown = choose_clip(moments, question, replace(self.how, budget=budget))
         levels = self.adapter.trained.levels
         views = [
             moment_view(one.pixels, one.allocation, levels=levels, number=index, seconds=one.time, fps=fps)

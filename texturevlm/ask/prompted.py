@@ -17,14 +17,14 @@ from torch import Tensor
 from texturevlm.ask.decoding import GREEDY, end_ids
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import Message, conversation_about
-from texturevlm.reduce import ReduceStep
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import Adapter, reduced
+from texturevlm.vlm import Adapter, ModelHook
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
+from texturevlm.vlm.captured_generate import decoded_by_graph
+from texturevlm.vlm.hook import running
 from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
@@ -58,7 +58,7 @@ def chosen_prompt(
 
     place: levels and coordinates, as in `Adapter.prepare`
     """
-    pictures = [Picture(*pair) for pair in zip(textures, allocations)]
+    pictures = [PromptImage(*pair) for pair in zip(textures, allocations)]
     groups = [group for one in pictures for group in adapter.groups(one, **place)]
     messages = conversation_about(len(pictures), prompt, adapter.marks) if isinstance(prompt, str) else prompt
     ids = adapter.spell(messages, pictures, [adapter.filling(group, 0) for group in groups])
@@ -99,23 +99,27 @@ def generated(
     prompts: Sequence[Prompted],
     *,
     place: Mapping[str, str] = NOWHERE,
-    reduce: Sequence[ReduceStep] = (),
+    hooks: Sequence[ModelHook] = (),
     decode: CapturedDecode | None = None,
     **options: Any,
 ) -> list[str]:
     """The answers to prompts of one kind.
 
     place:   as in `chosen_prompt`
-    reduce:  what drops or merges visual tokens in the model
+    hooks:   what changes the model
     decode:  a graph that every token but the first comes from, where it can
     options: of the model's `generate`; decoding is greedy unless they ask for sampling
     """
     inputs = batched_inputs(adapter, prompts, place=place)
     how = GREEDY | options
-    with adapter.lock, torch.no_grad(), evaluating(adapter.model), reduced(adapter, reduce) as run:
-        known = dense_keys if run is None else run.known
-        with nullcontext() if decode is None else decoded_by_graph(adapter.model, decode, known, how):
-            found = adapter.model.generate(**inputs, **how)
+    with (
+        adapter.lock,
+        torch.no_grad(),
+        evaluating(adapter.model),
+        running(adapter, hooks) as known,
+        nullcontext() if decode is None else decoded_by_graph(adapter.model, decode, known, how),
+    ):
+        found = adapter.model.generate(**inputs, **how)
     return [text.strip() for text in adapter.decode(answer_ids(found, inputs["input_ids"].shape[1]))]
 
 
@@ -125,7 +129,7 @@ def log_likelihoods(
     answers: Sequence[str],
     *,
     place: Mapping[str, str] = NOWHERE,
-    reduce: Sequence[ReduceStep] = (),
+    hooks: Sequence[ModelHook] = (),
 ) -> list[list[float]]:
     """The log-probability of each token of a given answer, and of the token that ends it, if the model has one.
 
@@ -140,7 +144,7 @@ def log_likelihoods(
         raise ValueError("log_likelihoods: answers must have at least one token, got an empty one")
     inputs = batched_inputs(adapter, prompts, endings, place=place)
     kept = 1 + max(len(ending) for ending in endings)
-    run = reduced(adapter, reduce, endings=[len(ending) for ending in endings])
+    run = running(adapter, hooks, endings=[len(ending) for ending in endings])
     with adapter.lock, torch.no_grad(), evaluating(adapter.model), run:
         logits = adapter.model(**inputs, logits_to_keep=kept, use_cache=False).logits
     # Every prompt ends at the last position, because they are padded on the left.

@@ -1,8 +1,4 @@
-"""A session: one or several images under one budget, prepared once for any number of questions.
-
-A second look keeps the overview of the first and spends the rest of the budget where the attention of the model went.
-With relevance "model" the overview is not kept, and all of the budget follows (attended.py).
-"""
+"""A session: one or several images under one budget, prepared once for any number of questions."""
 
 from __future__ import annotations
 
@@ -12,147 +8,104 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from texturevlm.allocate.merge import child_shares
-from texturevlm.ask.asked import Asked
-from texturevlm.ask.attended import attended, choose_by_model, overview
-from texturevlm.ask.choose import Chosen, check_budget, choose, joined, spend
+from texturevlm.ask.attended import place_by_model, place_in_two_looks
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.messages import conversation_with
-from texturevlm.ask.options import Choosing
-from texturevlm.ask.prepared import PreparedImage
-from texturevlm.draw import question_picture, stacked
-from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Relevance
+from texturevlm.ask.request import Request
+from texturevlm.draw import draw
+from texturevlm.placement import Picture, Placement, place_together, prepare
 from texturevlm.types import Texture
 from texturevlm.vlm import grid_weights, own_grid
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM
 
-FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
-FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
-
 
 class ImageSession:
-    """Images prepared for a model; made by `VLM.prepare`."""
+    """Images prepared for a model; made by `VLM.prepare`.
 
-    def __init__(self, model: VLM, images: Sequence[PreparedImage]) -> None:
-        self.model, self.images = model, list(images)
-        self._last: tuple[Any, list[Chosen]] | None = None  # what was chosen last, and for what
+    read: what the model read last: the question, how, and the placements
+    """
+
+    def __init__(self, model: VLM, pictures: Sequence[Picture]) -> None:
+        self.model, self.pictures = model, list(pictures)
+        self.read: tuple[Any, list[Placement]] | None = None
 
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
         return self.model.ask(self, question, **options)
 
-    def look(
-        self,
-        question: str = "",
-        *,
-        answer: str = "",
-        looks: int | str | None = None,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-    ) -> Image.Image:
+    def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
         """Draw what the model sees when it is asked: what the tokens show, the footprints, the relevance; upright.
 
-        answer: to write behind the question; other arguments as for `VLM.ask`
+        answer: to write behind the question; options of `VLM.ask`
         """
-        chosen = self.chosen(question, self._how(question, looks, budget, allocator, relevance, turn))
-        pictures = [
-            question_picture(image.texture, one.allocation, one.relevance, f"{question}  {answer}".strip())
-            for image, one in zip(self.images, chosen)
-        ]
-        return stacked(pictures)
+        return draw(self.choose(question, **options), f"{question}  {answer}".strip())
 
-    def choose(
-        self,
-        question: str = "",
-        *,
-        looks: int | str | None = None,
-        budget: int | None = None,
-        allocator: str | Allocator | None = None,
-        relevance: str | None = None,
-        turn: float | str | None = None,
-    ) -> list[Chosen]:
-        """Choose the tokens of each image, without asking the model for an answer; arguments as for `VLM.ask`."""
-        how = self._how(question, looks, budget, allocator, relevance, turn)
-        return self.as_given(self.chosen(question, how))
+    def choose(self, question: str = "", **options: Any) -> list[Placement]:
+        """The tokens of each image, without asking the model for an answer; options of `VLM.ask`.
 
-    def as_given(self, chosen: Sequence[Chosen]) -> list[Chosen]:
-        """What `chosen` returns, with footprints in the images as they were given, which may be turned."""
-        return [
-            replace(one, allocation=image.as_given(one.allocation), relevance=image.relevance_as_given(one.relevance))
-            for image, one in zip(self.images, chosen)
-        ]
-
-    def _how(self, question: Any, looks: Any, budget: Any, allocator: Any, relevance: Any, turn: Any) -> Choosing:
+        What the model read last for this question is not placed again.
+        """
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
-        options = {"looks": looks, "budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
-        return self.model.choosing(**options)
+        how = self.model.config_for(**options)
+        if self.read is not None and self.read[0] == self._key(question, how):
+            return self.read[1]
+        return self.placements(question, how)
 
-    def chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        """The tokens of each image, turned upright. What was chosen last is kept, as far as nothing else decides."""
-        check_budget(how.budget, len(self.images))
-        for image in self.images:
-            image.on(self.model.device)
-            image.enlarge(how.tokens != "weighted")  # which is the model's own grid over the image as it is
-            image.turn(how.turn)
-        wanted = (question, how.of_tokens, self.model.device)
-        if self._last is not None and self._last[0] == wanted:
-            return list(self._last[1])
-        found = self._chosen(question, how)
-        alone = how.looks == 1 and how.relevance != "model"  # the model's weights decide nothing
-        if alone and isinstance(how.allocator, str):  # weights and functions of a caller may change
-            self._last = wanted, list(found)  # the caller may change what it gets
-        return found
-
-    def _chosen(self, question: str, how: Choosing) -> list[Chosen]:
-        if how.looks == 2:
-            return self._second_look(question, how)
-        if how.relevance == "model":
+    def placements(self, question: str, how: AskConfig) -> list[Placement]:
+        """The tokens of each image for a question."""
+        if how.kind == "weighted":  # the model's own grid over the image as it is
+            return [self._weighted(picture, question, how) for picture in self.prepared(how, own_grid=True)]
+        pictures = self.prepared(how)
+        if how.looks == 2 or how.tokens.relevance == "model":
             self.model.check_attached()
-            return choose_by_model(
-                self.model.adapter, self.images, question, budget=how.budget, allocator=how.allocator
-            )
-        if how.tokens == "weighted":
-            by: Any = {"budget": how.budget, "relevance": how.relevance}
-            return [self._weighted(image.texture, image.relevance(question, **by)) for image in self.images]
-        options: Any = {"budget": how.budget, "allocator": how.allocator, "relevance": how.relevance}
-        captured = self.model.choose_captured(self.images[0], question, **options) if len(self.images) == 1 else None
-        found = choose(self.images, question, **options) if captured is None else [captured]
-        if how.tokens != "merged":
-            return found
-        patches = self.model.adapter.merge
-        return [replace(one, shares=child_shares(one.allocation, one.relevance, patches)) for one in found]
+            by = place_in_two_looks if how.looks == 2 else place_by_model
+            return by(self.model.adapter, pictures, question, how.tokens)
+        key = self._key(question, how)
+        if self.read is not None and self.read[0] == key and isinstance(how.tokens.allocator, str):
+            return self.read[1]
+        return place_together(pictures, question, how.tokens, captured=self.model.captured_choice)
 
-    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
+    def prepared(self, how: AskConfig, *, own_grid: bool = False) -> list[Picture]:
+        """The pictures as this config wants them; own_grid: as they were given."""
+        tokens = replace(how.tokens, turn=0.0, finer=type(how.tokens.finer)()) if own_grid else how.tokens
+        self.pictures = [prepare(picture, tokens, device=self.model.device) for picture in self.pictures]
+        return self.pictures
+
+    def request(self, prompt: Any, question: str, how: AskConfig, *, apart: bool) -> Request:
         """A prompt with its tokens.
 
         apart: whether the images were given apart from the messages
         """
-        conversation = conversation_with(prompt, len(self.images), self.model.adapter.marks, apart=apart)
-        chosen = self.chosen(question, how)
-        read = [replace(one, allocation=image.followed(one.allocation)) for image, one in zip(self.images, chosen)]
-        textures, given = [image.texture for image in self.images], self.as_given(chosen)
-        closer = how.looks == 2 and chosen[0].relevance.scorer == "attention"  # or the overview showed everything
-        return Asked(conversation, textures, read, how.budget, how.reduce, given=given, looks=1 + closer)
+        conversation = conversation_with(prompt, len(self.pictures), self.model.adapter.marks, apart=apart)
+        placements = self.kept(question, how, self.placements(question, how))
+        closer = how.looks == 2 and placements[0].relevance.scorer == "attention"  # or the overview showed everything
+        return Request(conversation, placements, how.tokens.budget, how.hooks, looks=1 + closer)
 
-    def _weighted(self, texture: Texture, relevance: Relevance) -> Chosen:
+    def kept(self, question: str, how: AskConfig, placements: Sequence[Placement]) -> list[Placement]:
+        """These placements with what the hooks of the model show in them; they are what the model read last."""
+        found = [self._shown(placement, how) for placement in placements]
+        self.read = self._key(question, how), found
+        return found
+
+    def _shown(self, placement: Placement, how: AskConfig) -> Placement:
+        texture, relevance = placement.picture.texture, placement.relevance
+        for hook in how.hooks:
+            pixels = hook.pixels(self.model.adapter, texture, placement.upright, relevance, placement.allocation)
+            placement = placement if pixels is None else replace(placement, pixels=pixels)
+        return placement
+
+    def _key(self, question: str, how: AskConfig) -> Any:
+        """What decides where the tokens lie."""
+        return question, replace(how, levels=None, coordinates=None), self.model.device
+
+    def _weighted(self, picture: Picture, question: str, how: AskConfig) -> Placement:
         """The model's own grid; the most relevant cell has the weight 1."""
+        texture: Texture = picture.texture
+        balance = how.tokens.weighing(how.tokens.budget)
+        relevance = picture.memo.find(question, scorer=how.tokens.relevance, balance=balance)
         weights = grid_weights(self.model.adapter, texture, relevance.mass)
         weights = weights / weights.amax(1, keepdim=True).clamp(min=1e-30)
-        return Chosen(own_grid(self.model.adapter, texture), relevance, weights)
-
-    def _second_look(self, question: str, how: Choosing) -> list[Chosen]:
-        first = overview(self.images, max(len(self.images), round(how.budget * FIRST_LOOK)))
-        used = sum(int(one.allocation.valid.sum()) for one in first)
-        coarsest = max(float(2 ** one.allocation.level[one.allocation.valid].max()) for one in first)
-        if coarsest <= FINEST or how.budget - used < len(self.images):
-            return first
-        self.model.check_attached()
-        rest = how.budget - used
-        maps, chances = attended(self.model.adapter, self.images, question, first, budget=rest)
-        closer = spend(self.images, maps, chances, rest, how.allocator)
-        return [Chosen(joined(one.allocation, other.allocation), other.relevance) for one, other in zip(first, closer)]
+        return Placement(picture, own_grid(self.model.adapter, texture), relevance, weight=weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,18 +12,25 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.ask.asked import Asked
-from texturevlm.ask.choose import Chosen
+from texturevlm.ask.config import KINDS, AskConfig, check_context
 from texturevlm.ask.messages import IMAGE, VIDEO, conversation_with
-from texturevlm.ask.options import Choosing, check_context
-from texturevlm.draw import question_picture, stacked
-from texturevlm.types import Texture
-from texturevlm.video.clip import SeenMoment, ShownMoment, choose_clip
-from texturevlm.video.decoding import is_live
-from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import Moment, keep_moments
-from texturevlm.video.sources import ARRAYS, open_video
-from texturevlm.video.upright import upright_moments
+from texturevlm.ask.request import Request
+from texturevlm.draw import draw
+from texturevlm.frame import Frame
+from texturevlm.placement import Picture, Placement
+from texturevlm.video import (
+    ARRAYS,
+    FrameSource,
+    Moment,
+    MomentEvidence,
+    MomentTokens,
+    choose_clip,
+    is_live,
+    keep_moments,
+    open_video,
+    upright_moments,
+)
+from texturevlm.vlm.hook import check_own_pixels
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import View, moment_view
 
@@ -73,6 +81,8 @@ class VideoSession:
     """A video prepared for a model; made by `VLM.prepare`.
 
     notes: what went wrong when it was read
+    shown: the moments of the last placements
+    read:  what the model read last: the question, how, and the placements
     """
 
     def __init__(self, model: VLM, source: Any, options: VideoOptions) -> None:
@@ -81,17 +91,19 @@ class VideoSession:
         adapter, fps = model.adapter, options.fps or FPS
         found = open_video(source, fps=fps, seconds=options.seconds)
         self.model, self.rate, self.fps = model, options.rate, min(fps, found.fps)
-        self.read(found, adapter.moments if adapter.videos else 1)
+        self.keep(found, adapter.moments if adapter.videos else 1)
         self.notes = list(found.notes)
+        self.shown: list[MomentTokens] = []
+        self.read: tuple[Any, list[Placement]] | None = None
 
-    def read(self, source: FrameSource, together: int) -> None:
+    def keep(self, source: FrameSource, together: int) -> None:
         """Keep the moments that are worth showing. together: frames per moment"""
         kept = keep_moments(source, together=together)
         self.moments, self.seconds = kept.moments(), kept.seconds + 1 / self.fps
-        self._upright: tuple[float | str, list[Moment]] = (0.0, self.moments)
+        self._upright: tuple[float | str, tuple[list[Moment], Frame]] = 0.0, upright_moments(self.moments, 0.0)
 
-    def upright(self, turn: float | str) -> list[Moment]:
-        """The moments turned upright; tokens and answers are about these. turn: as for `ask`"""
+    def upright(self, turn: float | str) -> tuple[list[Moment], Frame]:
+        """The moments turned upright, which tokens and answers are about, and their frame; turn: as for `ask`"""
         if self._upright[0] != turn:
             self._upright = turn, upright_moments(self.moments, turn)
         return self._upright[1]
@@ -101,59 +113,67 @@ class VideoSession:
         return self.model.ask(self, question, **options)
 
     def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
-        """Draw what the model sees of each moment; options as for `VLM.ask`: budget, allocator, relevance, turn."""
-        how = self.model.choosing(**options)
-        shown = self.shown(question, how)
-        by_time = {moment.time: moment for moment in self.upright(how.turn)}
-        pictures = []
-        for one in shown[:: -(-len(shown) // MOST_DRAWN)]:
-            texture = Texture((by_time[one.time].frames[:1].float() / 255,)).mipmapped()
-            said = f"{one.time:.1f} s  {question}  {answer}".strip()
-            pictures.append(question_picture(texture, one.allocation.to("cpu"), one.relevance, said))
-        return stacked(pictures)
+        """Draw what the model sees of each moment; options of `VLM.ask`."""
+        how = self.model.config_for(**options)
+        if self.read is None or self.read[0] != (question, how):
+            self.kept(question, how, self.placements(question, how))
+        assert self.read is not None
+        placements = self.read[1]
+        few = slice(None, None, -(-len(placements) // MOST_DRAWN))
+        times = [moment.time for moment in self.shown]
+        return draw(placements[few], [f"{time:.1f} s  {question}  {answer}".strip() for time in times[few]])
 
-    def shown(self, question: str, how: Choosing, seen: Mapping[float, SeenMoment] | None = None) -> list[ShownMoment]:
-        """The tokens of each moment that is shown. seen: as for `choose_clip`"""
-        check_video_relevance("ask", how.relevance)
-        budget = how.budget
+    def kept(self, question: str, how: AskConfig, placements: list[Placement]) -> list[Placement]:
+        """These placements are what the model read last."""
+        self.read = (question, how), placements
+        return placements
+
+    def placements(
+        self, question: str, how: AskConfig, attention: Mapping[float, Tensor] | None = None
+    ) -> list[Placement]:
+        """The tokens of each moment that is shown.
+
+        attention: where the model looked in the placements before, by the time of the moment: further tokens are placed
+        """
+        check_video_relevance("ask", how.tokens.relevance)
+        tokens = how.tokens
         if self.rate is not None:  # tokens per second; the budget of the clip is the limit
-            budget = max(1, min(budget, round(self.rate * self.seconds)))
-            check_context("ask", budget, self.model.model.config)
-        return choose_clip(
-            self.upright(how.turn),
-            question,
-            budget=budget,
-            patch=self.model.adapter.side,
-            allocator=how.allocator,
-            relevance=how.relevance,
-            device=self.model.device,
-            seen=seen,
-        )
+            tokens = replace(tokens, budget=max(1, min(tokens.budget, round(self.rate * self.seconds))))
+            check_context("ask", tokens.budget, self.model.model.config)
+        before = {moment.time: moment for moment in self.shown}
+        seen = {time: MomentEvidence(before[time].allocation, own) for time, own in (attention or {}).items()}
+        moments, frame = self.upright(how.tokens.turn)
+        self.shown = choose_clip(moments, question, tokens, device=self.model.device, seen=seen)
+        pictures = {
+            turned.time: Picture.of_frame(given.frames[:1], turned.frames[:1], frame, tokens.patch)
+            for given, turned in zip(self.moments, moments)
+        }
+        return [Placement(pictures[shown.time], shown.allocation, shown.relevance) for shown in self.shown]
 
-    def asked(self, prompt: Any, question: str, how: Choosing, *, apart: bool) -> Asked:
+    def request(self, prompt: Any, question: str, how: AskConfig, *, apart: bool) -> Request:
         """A prompt with its tokens.
 
         apart: whether the video was given apart from the messages
         """
-        if how.tokens != "chosen":
-            raise ValueError(f"ask: tokens must be chosen for a video, got {how.tokens}")
+        if how.kind != KINDS[0]:
+            raise ValueError(f"ask: tokens must be chosen for a video, got {how.kind}")
+        check_own_pixels("video", how.hooks)
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
         adapter = self.model.adapter
         adapter.checked_layout("ask", how.levels, how.coordinates, COORDINATES)
         if adapter.videos:  # wrong messages are refused before slow work
             conversation = conversation_with(prompt, 1, adapter.marks, apart=apart, block=VIDEO)
-        shown = self.shown(question, how)
-        groups = adapter.clip_groups(self.views(shown, how))
+        placements = self.kept(question, how, self.placements(question, how))
+        groups = adapter.clip_groups(self.views(how))
         if not adapter.videos:
             conversation = conversation_with(prompt, len(groups), adapter.marks, apart=apart, block=IMAGE)
-        chosen = [Chosen(one.allocation, one.relevance) for one in shown]
-        return Asked(conversation, [], chosen, how.budget, how.reduce, groups)
+        return Request(conversation, placements, how.tokens.budget, how.hooks, groups)
 
-    def views(self, shown: list[ShownMoment], how: Choosing) -> list[View]:
-        """One per moment."""
+    def views(self, how: AskConfig) -> list[View]:
+        """One per moment that is shown."""
         levels = how.levels or self.model.adapter.trained.levels
         return [
-            moment_view(one.pixels, one.allocation, levels=levels, number=index, seconds=one.time, fps=self.fps)
-            for index, one in enumerate(shown)
+            moment_view(shown.pixels, shown.allocation, levels=levels, number=index, seconds=shown.time, fps=self.fps)
+            for index, shown in enumerate(self.shown)
         ]

@@ -1,7 +1,7 @@
 """Discrete tokens: features of a vision tower as a few uint16 numbers each, 8 to several hundred times smaller.
 
 A `Codebook` belongs to one model. It is fitted to the user's images (`fit_codebook`, `texturevlm fit-codebook`), turns
-features into codes and back, and is refused for another model. `vlm.stored_features` lets a model answer from what was
+features into codes and back, and is refused for another model. `vlm.StoredFeatures` lets a model answer from what was
 decoded, without running its tower.
 """
 

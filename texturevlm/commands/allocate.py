@@ -52,8 +52,7 @@ def _allocate(options: argparse.Namespace) -> int:
     textures = [tv.Texture.open(path, device=device) for path in images]
     given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
     given |= {"turn": options.turn, "balance": options.balance}
-    with arguments.announced("reading the images by OCR", only=arguments.reads_pages(relevance, question)):
-        allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
+    allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
     encoded = [allocation.to_json() for allocation in allocations]
     counts = [int(allocation.valid.sum()) for allocation in allocations]
     return _written(options, out, encoded[0] if len(encoded) == 1 else _listed(encoded), counts)
@@ -110,8 +109,7 @@ def _segmenter(model: str, allocator: str, device: "torch.device") -> "Segmenter
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.channels.segments import Segmenter
 
-    able = [name for name, one in ALLOCATORS.items() if "regions" in one.options]
-    if allocator not in able:
-        raise ValueError(f"--regions needs --allocator {' or '.join(able)}, got {allocator}")
+    if "regions" not in getattr(ALLOCATORS.find("allocate", allocator), "options", ()):
+        raise ValueError(f"--regions needs an --allocator that keeps regions whole, such as atlas, got {allocator}")
     with arguments.announced(f"loading {model}"):
         return Segmenter.load(model, device=device)

@@ -4,7 +4,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         if patch:
             self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
         self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        auto = "words if RapidOCR is installed, else scout; prior, what is usually asked, without a question"
+        auto = "scout; prior, what is usually asked, without a question"
         place = f"what finds the answer's place: {scorers} (default: {RELEVANCE}: {auto})"
         self.add_option("--relevance", "NAME", place)
 
@@ -182,44 +182,28 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def names_of(
-    options: argparse.Namespace, *, unusable: Container[str] = ("embedding", "attention"), own: Sequence[str] = ()
-) -> tuple[str, str]:
+def names_of(options: argparse.Namespace, *, own: Sequence[str] = ()) -> tuple[str, str]:
     """The allocator and the relevance, both known names.
 
-    unusable: scorers that the command cannot make, since they need a model or a map
-    own:      what only this command has
+    own: relevances that only this command has
     """
     from texturevlm.allocate import ALLOCATORS
-    from texturevlm.check import check_choice
-    from texturevlm.relevance import SCORERS
-    from texturevlm.relevance.named import check_relevance
+    from texturevlm.relevance import check_relevance
 
-    scorers = ("auto", *(name for name in SCORERS if name not in unusable), *own)
     allocator = ALLOCATOR if options.allocator is None else options.allocator
     relevance = RELEVANCE if options.relevance is None else options.relevance
-    return (
-        check_choice(options.command, "--allocator", allocator, ALLOCATORS),
-        check_relevance(options.command, relevance, scorers, "--relevance"),
-    )
+    ALLOCATORS.find(options.command, allocator, argument="--allocator")
+    check_relevance(options.command, relevance, own, "--relevance")
+    return allocator, relevance
 
 
 @contextmanager
-def announced(what: str, *, only: bool = True) -> Iterator[None]:
-    """Say on stderr what goes on and how long it took, if `only`."""
+def announced(what: str) -> Iterator[None]:
+    """Say on stderr what goes on and how long it took."""
     start = time.perf_counter()
-    if only:
-        print(f"{what} …", file=sys.stderr, flush=True)
+    print(f"{what} …", file=sys.stderr, flush=True)
     yield
-    if only:
-        print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-
-
-def reads_pages(relevance: str, question: str) -> bool:
-    """Whether tokens are chosen by OCR, which takes seconds."""
-    from texturevlm.relevance import find_scorer
-
-    return find_scorer("choose_tokens", relevance, question).name == "words"
+    print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def print_pages(*textures: "Texture") -> None:

@@ -3,11 +3,14 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
+from texturevlm.defaults import BUDGET, FINE_PAGES, TURN
+
+HOW = ("budget", "allocator", "relevance", "turn", "looks", "tokens", "reduce", "keep")  # options of `load_vlm`
 
 
 def add_ask(commands: arguments.Commands) -> None:
@@ -53,69 +56,45 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    allocator, relevance = arguments.names_of(options, unusable=("embedding",), own=("model",))
-    budget = BUDGET if options.budget is None else options.budget
+    arguments.names_of(options, own=("attention", "model"))
 
     import texturevlm as tv
-    from texturevlm.ask.choose import check_budget
-    from texturevlm.ask.documents import check_document
-    from texturevlm.ask.options import check_looks, check_options
-    from texturevlm.ask.reduction import sampled_and_kept
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
-    from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
-    from texturevlm.reduce import steps_of
-    from texturevlm.video.sources import open_video
+    from texturevlm.video import open_video
 
-    check_options("ask", budget, allocator, relevance, options.tokens, TURN if options.turn is None else options.turn)
-    check_looks("ask", options.looks, relevance, options.tokens)
-    check_budget(budget, len(images))
-    if options.budget is None:  # what lies beside the model may say another one
-        steps_of("ask", options.reduce, 1 if options.keep is None and options.reduce else options.keep)
-    else:
-        sampled_and_kept("ask", options.reduce, options.keep, budget)
+    how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
+    _check(how, options.fine_pages)
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
         raise ValueError(f"a video must stand alone before the question, got {videos[0]} among {len(images)}")
-    given: Any = images[0] if is_video(images[0]) else None
-    if given is None and (one := next((name for name, value in video._asdict().items() if value is not None), None)):
-        raise ValueError(f"--{one} takes a video, got {', '.join(map(str, images))}")
-    if given is not None and options.looks == 2:
-        raise ValueError("--looks must be 1 or auto for a video, got 2")
-    document = len(images) == 1 and is_document(images[0])
-    own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
-    if own and not document:
+    filmed, document = is_video(images[0]), len(images) == 1 and is_document(images[0])
+    if not filmed and (name := next((name for name, value in video._asdict().items() if value is not None), None)):
+        raise ValueError(f"--{name} takes a video, got {', '.join(map(str, images))}")
+    if options.fine_pages is not None and not document:
         raise ValueError(f"--fine-pages takes a PDF, got {', '.join(map(str, images))}")
-    if document:
-        check_count("ask", "--fine-pages", own.get("fine_pages", 1), 1, MOST_FINE_PAGES)
-        check_document(options.looks, options.tokens, relevance)
-        given = open_pages(images[0], function="ask")
-    elif given is not None:
+    given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
+    if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
-    else:
+    elif given is None:
         given = [tv.Texture.open(image) for image in images]
     _quiet_bars()
     with arguments.announced(f"loading {options.model}"):
-        names = ("budget", "allocator", "relevance", "turn", "dtype", "tokens", "looks", "reduce", "keep")
-        loading = {name: getattr(options, name) for name in names}
         # Not captured: that takes longer than one question.
-        model = tv.load_vlm(options.model, device=device, captured=False, **loading)
+        model = tv.load_vlm(options.model, device=device, dtype=options.dtype, captured=False, **how)
     session = model.prepare(given, **video._asdict())
     for note in getattr(session, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    once = isinstance(session, ImageSession) and options.looks == 1 and model.relevance != "model"
-    if document:
-        with arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}"):
-            seen = session.about(question, model.choosing(**own)).tokens_by_page
-        counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(seen.items()))
-        print(f"pages seen (tokens of each): {counts}", file=sys.stderr)
-    elif once and arguments.reads_pages(model.relevance, question):
-        with arguments.announced("reading the images by OCR"):
-            session.choose(question)
+    own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
     answer = ""
-    for piece in session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own):
+    with arguments.announced(f"reading {len(given)} pages") if document else nullcontext():
+        pieces = session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own)
+    if document:
+        counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(session.tokens_by_page.items()))
+        print(f"pages seen (tokens of each): {counts}", file=sys.stderr)
+    for piece in pieces:
         answer += piece
         print(piece, end="", flush=True)
     print()
@@ -123,8 +102,18 @@ def _ask(options: argparse.Namespace) -> int:
         session.look(question, answer=answer.strip(), **own).save(options.out)
         print(f"{options.out}: what the model saw", file=sys.stderr)
     if isinstance(session, ImageSession):
-        arguments.print_pages(*(image.texture for image in session.images))
+        arguments.print_pages(*(picture.texture for picture in session.pictures))
     return 0
+
+
+def _check(how: dict[str, Any], fine_pages: int | None) -> None:
+    """Refuse what no model can be asked, before one is loaded."""
+    from texturevlm.ask.config import AskConfig
+    from texturevlm.placement import TokenConfig
+
+    usual = AskConfig(TokenConfig(budget=how.get("budget", BUDGET)))
+    found = usual.given("ask", {**how, "fine_pages": fine_pages})
+    found.for_hooks("ask").check("ask")
 
 
 def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:

@@ -63,7 +63,7 @@ def _corpus(options: argparse.Namespace) -> int:
 
     if options.lance is not None:
         check_lance(options.lance)
-    allocator, relevance = arguments.names_of(options, unusable=("attention",))
+    allocator, relevance = arguments.names_of(options)
     # The machine that drives a cluster need not have what its nodes have.
     device = options.device if options.engine == "ray" and options.device else str(arguments.device_of(options))
     patch = options.patch or (model_side(options.model) if options.model else PATCH)

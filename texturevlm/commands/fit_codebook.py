@@ -72,12 +72,12 @@ def _views(
 ) -> "Iterator[TokenFeatures]":
     """The features of the tokens that each image gets without a question."""
     from texturevlm.codebook import joined_features, token_features
-    from texturevlm.pipeline import choose_tokens
+    from texturevlm.placement import choose_tokens
     from texturevlm.types import Texture
-    from texturevlm.vlm.prompts import Picture
+    from texturevlm.vlm.prompts import PromptImage
 
     how: dict[str, Any] = {"budget": budget, "patch": adapter.side, "allocator": allocator, "relevance": relevance}
     for image in read_images(paths, skip_bad=skip_bad):
         texture = Texture.open(image.to(adapter.device)).mipmapped()
-        groups = adapter.groups(Picture(texture, choose_tokens(texture, **how)))
+        groups = adapter.groups(PromptImage(texture, choose_tokens(texture, **how)))
         yield joined_features(token_features(adapter, [view for group in groups for view in group]))

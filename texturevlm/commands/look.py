@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
-    from texturevlm.relevance import Prepared
+    from texturevlm.placement import Placement
     from texturevlm.types import Allocation, Texture
 
 
@@ -18,6 +18,7 @@ def add_look(commands: arguments.Commands) -> None:
     parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)
     parser.add_argument("--explain", action="store_true", help="with --relevance channels: which channels decided")
     parser.add_tokens()
+    parser.add_turn(0.0)
     parser.add_device()
     parser.add_png("look.png")
 
@@ -49,34 +50,31 @@ def _look_at_point(options: argparse.Namespace) -> int:
 
 def _look_for_question(options: argparse.Namespace) -> int:
     import texturevlm as tv
-    from texturevlm.draw import question_picture, stacked
+    from texturevlm.draw import draw, stacked
     from texturevlm.draw_terms import terms_picture
 
     allocator, name = arguments.names_of(options)
-    question, patch = options.query or "", options.patch
-    texture = tv.Texture.open(options.image, device=arguments.device_of(options)).mipmapped()
-    with arguments.announced("reading the image by OCR", only=arguments.reads_pages(name, question)):
-        prepared = tv.prepare(texture, name, patch=patch)
-        relevance = prepared.find(question)
-    given = {"budget": options.budget, "patch": patch, "allocator": allocator}
-    allocation = tv.choose_tokens(texture, relevance=relevance, **given)
-    if texture.pages is not None:
-        tv.sample(texture, allocation)  # reads the pages that the picture shows
-    picture = question_picture(texture, allocation, relevance, question)
+    question = options.query or ""
+    how = tv.TokenConfig(options.budget, allocator, name, turn=options.turn, patch=options.patch)
+    picture = tv.prepare(options.image, how, device=arguments.device_of(options))
+    placement = tv.place(picture, question, how)
+    if picture.texture.pages is not None:
+        tv.sample(picture.texture, placement.allocation)  # reads the pages that the drawing shows
+    drawing = draw([placement], question)
     if options.explain:
-        picture = stacked([picture, terms_picture(_decided(prepared, question, allocation))])
-    picture.save(options.out)
-    return _report(options, texture, allocation)
+        drawing = stacked([drawing, terms_picture(_decided(placement, question))])
+    drawing.save(options.out)
+    return _report(options, picture.texture, placement.allocation)
 
 
-def _decided(prepared: "Prepared", question: str, allocation: "Allocation") -> dict[str, float]:
+def _decided(placement: "Placement", question: str) -> dict[str, float]:
     """What each channel added, printed too, the strongest first."""
     from texturevlm.draw_terms import MOST_BARS, decided
-    from texturevlm.relevance import ChannelScorer
+    from texturevlm.relevance import ChannelScorer, find_scorer
 
-    scorer = prepared.scorer
+    memo, scorer = placement.picture.memo, find_scorer("look", "channels", question)
     assert isinstance(scorer, ChannelScorer)  # --explain was checked
-    found = decided(scorer.terms(prepared.reading(scorer), question, prepared.maps), allocation)
+    found = decided(scorer.terms(memo.reading(scorer), question, memo.maps), placement.allocation)
     for name, value in list(found.items())[:MOST_BARS]:
         print(f"{value:+.2f} {name}")
     return found

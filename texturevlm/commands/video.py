@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
-    from texturevlm.live import VideoStream
-    from texturevlm.video.frames import FrameSource
-    from texturevlm.video.step import Reuse, Step
+    from texturevlm.video import FrameSource, Reuse, Step
+    from texturevlm.video.live import VideoStream
+
+
+# Options whose defaults, where they are not given, are those of `StreamConfig`.
+STREAM_OPTIONS = ("budget", "allocator", "query", "relevance", "patch", "keyframe", "flow", "rate", "device")
 
 
 def add_video(commands: arguments.Commands) -> None:
@@ -24,8 +27,8 @@ def add_video(commands: arguments.Commands) -> None:
     parser.add_tokens("tokens per frame")
     parser.add_out("OUT.mp4")
     parser.add_option("--rate", "R", "at most R tokens per second (default: no limit)", type=float)
-    parser.add_count("--keyframe", "frames between keyframes", 30)
-    parser.add_option("--flow", "NAME", "lucas_kanade, dis or none", "lucas_kanade")
+    parser.add_count("--keyframe", "frames between keyframes (default: 30)")
+    parser.add_option("--flow", "NAME", "lucas_kanade (default) or none")
     parser.add_option("--fps", None, "of a folder of images", 25.0, type=float)
     parser.add_count("--limit", "the first N frames (default: all)")
     parser.add_option("--seconds", "N", "the first N seconds (default: all; 10 of a camera)", type=float)
@@ -36,7 +39,7 @@ def add_video(commands: arguments.Commands) -> None:
 
 
 def _video(options: argparse.Namespace) -> int:
-    from texturevlm.video.sources import open_video
+    from texturevlm.video import open_video
 
     if options.out.suffix.lower() != ".mp4":
         raise ValueError(f"--out must end in .mp4, got {options.out}")
@@ -71,8 +74,7 @@ def _drawn(
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video.beside import Beside
-    from texturevlm.video.picture import StreamPicture, write_video
+    from texturevlm.video.picture import Background, StreamPicture, write_video
 
     frames = islice(source, options.limit)
     if (first := next(frames, None)) is None:
@@ -89,7 +91,7 @@ def _drawn(
         def show(step: "Step", image: Any, caption: str) -> None:
             write(picture.draw(step, image, caption))
 
-        with Beside(show) as draw:  # drawing and encoding take longer than the stream
+        with Background(show) as draw:  # drawing and encoding take longer than the stream
             for index, frame in enumerate(chain([first], frames)):
                 started = time.perf_counter()
                 try:
@@ -112,14 +114,14 @@ def _drawn(
 def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "VideoStream":
     """The stream, with the model if there is one."""
     from texturevlm.ask import load_vlm
-    from texturevlm.live import VideoStream
+    from texturevlm.video.live import VideoStream
 
-    given = {name: getattr(options, name) for name in ("query", "relevance", "patch", "keyframe", "flow", "rate")}
+    given = {name: value for name in STREAM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.model is not None:
         with arguments.announced(f"loading {options.model}"):
             model = load_vlm(options.model, budget=options.budget, device=options.device, captured=False)
         given |= {"model": model, "patch": model.adapter.side}
-    return VideoStream(size, options.budget, options.allocator, fps=fps, device=options.device, **given)
+    return VideoStream(size, fps=fps, **given)
 
 
 class _Answers:

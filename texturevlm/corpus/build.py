@@ -25,8 +25,7 @@ from texturevlm.corpus.store import Store
 from texturevlm.corpus.watch import Watch
 from texturevlm.corpus.worker import STAGES
 from texturevlm.paths import is_url
-from texturevlm.relevance import SCORERS, find_scorer
-from texturevlm.relevance.named import BY_HAND, check_relevance
+from texturevlm.relevance import check_relevance, find_scorer
 
 ENGINES = ("local", "ray")
 TRIES = 3  # of a unit on which workers die, and as many more as images were found that kill them
@@ -147,9 +146,8 @@ def gpu_workers(recipe: Recipe) -> int:
 
 def check_recipe(recipe: Recipe) -> None:
     """What a recipe names must exist, before anything is listed."""
-    check_choice("corpus", "allocator", recipe.allocator, ALLOCATORS)
-    known = ("auto", *(name for name in SCORERS if name not in BY_HAND))
-    check_relevance("corpus", recipe.relevance, known)
+    ALLOCATORS.find("corpus", recipe.allocator)
+    check_relevance("corpus", recipe.relevance)
     check_format(recipe.format)
 
 

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.capture import no_graph_because
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
-from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
+from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay, can_capture
 from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
-from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import Scorer, find_scorer
+from texturevlm.placement import choose, choose_tokens
+from texturevlm.placement.captured import no_graph_because
+from texturevlm.relevance import Scorer, declares, find_scorer, reads_question
 from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.maps import GRADED, UNASKED, ImageMaps
+from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.prepared import BALANCE, image_maps
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
@@ -112,7 +112,7 @@ class Chooser:
         self.sampled = recipe.write in ("patches", "codes")
         self.reason: str | None = None  # why the last batch was not a replay
         self._real = 0  # images of a batch, without what fills it up
-        self._graphs = device.type == "cuda" and not keep_texture
+        self._graphs = can_capture(device) and not keep_texture
         self._kept = KeptReplays(graphs)
         self._staged: dict[Any, Tensor] = {}
 
@@ -120,11 +120,11 @@ class Chooser:
         asked = bool(terms(image.question))
         relevance = self.recipe.asked if asked and self.recipe.asked else self.recipe.relevance
         scorer = find_scorer("corpus", relevance, image.question if asked else "")
-        if not asked and scorer.name not in GRADED:
-            scorer = find_scorer("corpus", "none")  # what each scorer does without a question
+        if not asked and not declares(scorer, "grades"):
+            relevance, scorer = "none", find_scorer("corpus", "none")  # what each scorer does without a question
         height, width = (ladder(side, self.recipe.buckets) for side in image.size)
-        named = relevance if scorer.name == "embedding" else scorer.name
-        own = scorer.name in UNASKED or scorer.name == "scout"
+        named = scorer.name if relevance == "auto" else relevance
+        own = not reads_question(scorer) or scorer.name == "scout"
         return Bucket((height, width), named, "" if own else image.question)
 
     def most(self, size: tuple[int, int]) -> int:
@@ -148,11 +148,11 @@ class Chooser:
         sizes: (B, 2), the extents of images that are to be stretched, all of which begin at the upper left
         asked: the question about each
         """
-        scorer, count = find_scorer("corpus", bucket.scorer), len(raw)
+        scorer = find_scorer("corpus", bucket.scorer)
         question = _encoded(asked) if scorer.name == "scout" else []
         inputs = [raw, *([sizes] if sizes is not None else []), *question]
         with torch.no_grad():
-            self.reason = self._no_graph_because(raw, scorer, count == self.most(bucket.size))
+            self.reason = self._no_graph_because(raw, scorer, bucket)
             if self.reason is None:
                 self._real = len(own_sizes)
                 replay = self._replay(scorer, bucket, sizes is not None, inputs)
@@ -169,7 +169,7 @@ class Chooser:
     def _replay(self, scorer: Scorer, bucket: Bucket, stretched: bool, inputs: Sequence[Tensor]) -> Replay:
         """The graph for batches like this. A scorer for pages alone is not run for a batch of photographs."""
         key = (bucket.size, bucket.scorer, len(inputs[0]), stretched)
-        if not getattr(scorer, "pages_only", False):
+        if not declares(scorer, "pages_only"):
             return self._kept.find(key, partial(self.parts, scorer, bucket, stretched), inputs)
         then: Any = {"which": self._only_photographs, "then": partial(self._chosen_from_maps, scorer, bucket)}
         return self._kept.find(key, partial(self._maps, stretched), inputs, partial(BranchingReplay, **then))
@@ -190,7 +190,8 @@ class Chooser:
             query, maps = scorer.score(scorer.prepare(texture), bucket.question, maps)
         balance = find_balance("corpus", BALANCE, scorer.name)
         relevance = balance.weigh(query, maps, bucket.size, "none" if query is None else scorer.name)
-        return self._sampled(texture, choose_tokens(texture, relevance=relevance, **self._given))
+        how = self.recipe.tokens
+        return self._sampled(texture, how.chooser(texture, relevance, budget=how.budget, patch=how.patch))
 
     def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
@@ -198,13 +199,12 @@ class Chooser:
 
     def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Any, ...]:
         question = Question(*asked) if asked else bucket.question
-        allocation = choose_tokens(texture, question, relevance=scorer, **self._given)
+        how = self.recipe.tokens
+        if how.turn == 0:
+            _, allocation = choose(texture, question, how, scorer)
+        else:  # each in an upright picture of its own
+            allocation = choose_tokens(texture, question, how=how, relevance=scorer)
         return texture, *self._sampled(texture, allocation)
-
-    @property
-    def _given(self) -> Any:
-        """What the recipe says of every choice."""
-        return {"budget": self.recipe.budget, "patch": self.recipe.patch, "allocator": self.recipe.allocator}
 
     def _sampled(self, texture: Texture, allocation: Allocation) -> tuple[Tensor, ...]:
         """The columns of an allocation, and the bytes of its patches, if they are wanted."""
@@ -244,13 +244,15 @@ class Chooser:
         sizes = [image.size for image in images] + [bucket.size] * (count - len(images))
         return raw, torch.tensor(sizes, dtype=torch.float32).to(self.device)
 
-    def _no_graph_because(self, raw: Tensor, scorer: Scorer, full: bool) -> str | None:
+    def _no_graph_because(self, raw: Tensor, scorer: Scorer, bucket: Bucket) -> str | None:
         if self.keep_texture:
             return "a model or a thumbnail reads the texture"
-        if raw.is_cuda and not full:
+        if can_capture(raw.device) and len(raw) < self.most(bucket.size):
             return "less than half a batch"
+        if bucket.question:
+            return "the question is read on the CPU, and a graph would go on answering the first one"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
-        return no_graph_because(like, scorer, self.recipe.allocator, self.recipe.patch, self.recipe.budget, {})
+        return no_graph_because(like, scorer, self.recipe.tokens)
 
 
 def _encoded(asked: Sequence[str]) -> list[Tensor]:

@@ -10,7 +10,9 @@ from typing import Any
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.formats import FORMATS
 from texturevlm.corpus.rows import DTYPES
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
+from texturevlm.frame import check_turn
+from texturevlm.placement import TokenConfig
 
 UNIT = 128  # images of a folder or a list per unit
 VERSION = 3  # of the bytes: to be raised when the code makes other ones, so that no corpus has some of each
@@ -26,7 +28,7 @@ class Recipe:
     format:    of the files
     model:     a hub id or a folder, for features and codes
     codebook:  the file of a codebook, for codes; code: digest of it
-    budget, patch, allocator, relevance: as in `choose_tokens`
+    budget, patch, allocator, relevance, turn: as in TokenConfig
     asked:     what `auto` is for an image with a question, since that depends on what is installed
     questions: digest of the file of questions; "" for none
     buckets:   0: images of exactly one size share a batch; else sides are stretched up to a ladder of so many steps per
@@ -49,6 +51,7 @@ class Recipe:
     patch: int = PATCH
     allocator: str = ALLOCATOR
     relevance: str = RELEVANCE
+    turn: float | str = TURN
     asked: str = ""
     questions: str = ""
     buckets: int = 0
@@ -64,6 +67,7 @@ class Recipe:
         check_choice("corpus", "device", self.device, ("cpu", "cuda"))
         for name, low in (("budget", 1), ("patch", 1), ("batch", 1), ("unit", 1), ("buckets", 0)):
             check_count("corpus", name, getattr(self, name), low)
+        check_turn("corpus", self.turn)
         if self.write in NEEDS_MODEL and not self.model:
             raise ValueError(f"corpus: write {self.write!r} needs a model: a hub id or a folder, got none")
         if bool(self.codebook) != (self.write == "codes"):
@@ -72,6 +76,11 @@ class Recipe:
             )
         if self.model and self.write not in NEEDS_MODEL:
             raise ValueError(f"corpus: model is for write {' or '.join(NEEDS_MODEL)}, got it with {self.write!r}")
+
+    @property
+    def tokens(self) -> TokenConfig:
+        """How the tokens of every image are placed."""
+        return TokenConfig(self.budget, self.allocator, self.relevance, turn=self.turn, patch=self.patch)
 
     @property
     def digest(self) -> str:

@@ -7,6 +7,7 @@ how fast anything is.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -93,6 +94,7 @@ class UnitWorker:
         # Sums depend on how work is split; and each thread that decodes would begin as many of torch's as there are
         # cores, which then wait for one another.
         torch.set_num_threads(1)
+        logging.getLogger("texturevlm.relevance.words").setLevel(logging.ERROR)  # of so many pages none is announced
         if self.device.type != "cpu":
             torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
         self.decode = decoder_of(find_decoder(self.recipe.decoder, self.device.type), self.device)

@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE_FOLDER = Path(__file__).parent.parent
-# All sources and headers of the package by file name. Names are unique across folders.
-SOURCES = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cu"))}
-HEADERS = {path.name: path for path in sorted(PACKAGE_FOLDER.rglob("*.cuh"))}
+# All sources and headers by file name, those of the package and of `add_sources`.
+SOURCES: dict[str, Path] = {}
+HEADERS: dict[str, Path] = {}
 DIGEST_BYTES = 32
 
 SCALARS = {"float32": 32, "float16": 16, "bfloat16": 17}
@@ -23,15 +23,28 @@ LOWEST = {"float32": (7, 5), "float16": (7, 5), "bfloat16": (8, 0)}
 INCLUDE = re.compile(r'#include "([^"]+)"')
 
 
+def add_sources(folder: Path) -> None:
+    """Let kernels in a folder, and below it, be found by their file names, as those of the package are.
+
+    folder: of another package. ValueError if a name is taken: a kernel would be compiled in the place of another
+    """
+    for known, pattern in ((SOURCES, "*.cu"), (HEADERS, "*.cuh")):
+        for path in sorted(folder.rglob(pattern)):
+            if known.setdefault(path.name, path) != path:
+                raise ValueError(
+                    f"add_sources: folder must bring names of its own, got {path} beside {known[path.name]}"
+                )
+
+
 def read_source(name: str) -> str:
-    """The text of a source or header of the package."""
+    """The text of a source or header."""
     return (SOURCES.get(name) or HEADERS[name]).read_text(encoding="utf-8")
 
 
 def compile_source(source: str, architecture: str, definitions: dict[str, int]) -> bytes:
     """The cubin of a source for a GPU architecture ("sm_90"), from the cache if possible."""
-    headers = {name: read_source(name) for name in HEADERS}
     code = read_source(source)
+    headers = _included(code)
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in sorted(definitions.items())]
     everything = "\0".join([code, *headers.values(), *options, str(nvrtc_version())])
@@ -43,6 +56,17 @@ def compile_source(source: str, architecture: str, definitions: dict[str, int]) 
         if entry:
             _write_entry(entry, cubin)
     return cubin
+
+
+def _included(code: str) -> dict[str, str]:
+    """The text of each header that a source includes, at any depth: others, of other packages, change no binary."""
+    found: dict[str, str] = {}
+    left = INCLUDE.findall(code)
+    while left:
+        if (name := left.pop()) not in found:
+            found[name] = read_source(name)
+            left += INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
 
 
 def cache_folder() -> Path | None:
@@ -109,3 +133,6 @@ def _nvrtc(name: str, code: str, headers: dict[str, str], options: list[str]) ->
         return cubin
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+add_sources(PACKAGE_FOLDER)

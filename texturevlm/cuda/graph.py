@@ -1,22 +1,24 @@
 """Functions of static shapes: compiled if possible, captured once in a CUDA graph, then replayed.
 
-A function that cannot be compiled or captured runs eagerly; `reason` says why. Everything runs on the device of the
-tensors, which need not be the current one, and in any thread (a new thread starts on device 0).
+A function that cannot be compiled or captured runs eagerly: a warning says it once, and `reason` says why. All of it
+runs on the device of the tensors, which need not be the current one, and in any thread (new ones start on device 0).
 """
 
 from __future__ import annotations
 
 import gc
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+NO_GRAPH = "a function runs step by step, which is slower"  # begins the warning; the tests make it an error
 WARM_UP_CALLS = 3  # calls before a capture: libraries choose their kernels, torch.compile does its work
 
 _capturing = Lock()  # a process may capture one graph at a time
@@ -41,8 +43,89 @@ class Compiled:
             try:
                 return self._compiled(*inputs)
             except Exception as error:  # a missing compiler shows as many kinds of error
-                self.reason = f"torch.compile failed: {_first_line(error)}"
+                self.reason = _fallen_back("torch.compile failed", error)
         return self.function(*inputs)
+
+
+class Graph(Protocol):
+    """The work of a function on one device, recorded once and started again as it was."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Inside, the device is the current one."""
+
+    def buffer(self, tensor: Tensor) -> Tensor:
+        """Memory at a fixed address for an input like `tensor`, with its values."""
+
+    def warm_up(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+        """Call the function a few times, before it is recorded."""
+
+    def capture(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Record what the function starts; RuntimeError if it cannot. Returns its outputs, which `replay` writes."""
+
+    def replay(self) -> None:
+        """Start all of it again."""
+
+    def finish(self) -> None:
+        """Wait until the buffers of inputs have been read, and may be overwritten or freed."""
+
+
+class CudaGraph:
+    """A CUDA graph. An input on the CPU stays there, in pinned memory, for the function to read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._read: torch.cuda.Event | None = None  # after it, pinned inputs may be overwritten
+
+    def current(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device)
+
+    def buffer(self, tensor: Tensor) -> Tensor:
+        if tensor.is_cuda:
+            return tensor.clone()
+        self._read = self._read or torch.cuda.Event()
+        return tensor.clone().pin_memory()
+
+    def warm_up(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+        warming, _ = self._streams()
+        here = torch.cuda.current_stream()
+        warming.wait_stream(here)
+        with torch.cuda.stream(warming):
+            for _ in range(WARM_UP_CALLS):
+                function(*inputs)
+        here.wait_stream(warming)
+
+    def capture(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        _, capturing = self._streams()
+        # Other threads may use the GPU meanwhile.
+        self._graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.graph(self._graph, stream=capturing, capture_error_mode="thread_local")
+        # The stream is around the capture, because torch does not restore it if that fails.
+        with torch.cuda.stream(capturing), nothing_collected(), graph:
+            return function(*inputs)
+
+    def replay(self) -> None:
+        self._graph.replay()
+        if self._read is not None:
+            self._read.record()
+
+    def finish(self) -> None:
+        if self._read is not None:
+            self._read.synchronize()
+
+    def _streams(self) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+        if self.device not in _streams:
+            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()
+        return _streams[self.device]
+
+
+GRAPHS: dict[str, type[Graph]] = {"cuda": CudaGraph}  # by the type of the device
+
+
+def can_capture(device: torch.device) -> bool:
+    """Whether work on this device is captured in graphs. It must not read anything back then, since that waits."""
+    return device.type in GRAPHS
 
 
 class Replay:
@@ -66,55 +149,35 @@ class Replay:
     ) -> None:
         self.function = function
         self.reason: str | None = None
-        self._read: torch.cuda.Event | None = None  # after it, pinned inputs may be overwritten
         self.device = device or example[0].device
-        if self.device.type != "cuda":
+        if not can_capture(self.device):
             self.reason = f"graphs are for a GPU, and this runs on {self.device.type}"
             return
+        self.graph = GRAPHS[self.device.type](self.device)
         # Tensors made in inference mode could not be written to outside of it.
-        with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad(), _capturing:
-            self.inputs = [one if in_place else _like(one) for one in example]
-            if not all(buffer.is_cuda for buffer in self.inputs):
-                self._read = torch.cuda.Event()
-            self._capture()
-
-    def _capture(self) -> None:
-        if self.device not in _streams:
-            _streams[self.device] = torch.cuda.Stream(), torch.cuda.Stream()
-        warming, capturing = _streams[self.device]
-        here = torch.cuda.current_stream()
-        warming.wait_stream(here)
-        with torch.cuda.stream(warming):
-            for _ in range(WARM_UP_CALLS):
-                self.function(*self.inputs)
-        here.wait_stream(warming)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(capturing):  # around the capture: torch does not restore the stream if it fails
+        with self.graph.current(), torch.inference_mode(False), torch.no_grad(), _capturing:
+            self.inputs = [one if in_place else self.graph.buffer(one) for one in example]
+            self.graph.warm_up(function, self.inputs)
             try:
-                # Other threads may use the GPU meanwhile.
-                graph = torch.cuda.graph(self.graph, stream=capturing, capture_error_mode="thread_local")
-                with nothing_collected(), graph:
-                    self.outputs = self.function(*self.inputs)
+                self.outputs = self.graph.capture(function, self.inputs)
             except RuntimeError as error:
-                self.reason = f"the capture failed: {_first_line(error)}"
+                self.reason = _fallen_back("the capture failed", error)
 
     def finish(self) -> None:
         """Wait until the GPU has read all inputs. They may be freed after that."""
-        if self._read is not None:
-            self._read.synchronize()
+        if self.reason is None:
+            self.graph.finish()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         if self.reason is not None:
             with torch.no_grad():
                 return self.function(*inputs)
-        with torch.cuda.device(self.device), torch.no_grad():
-            self.finish()
+        with self.graph.current(), torch.no_grad():
+            self.graph.finish()
             for buffer, given in zip(self.inputs, inputs, strict=True):
                 if buffer.data_ptr() != given.data_ptr():
                     buffer.copy_(given, non_blocking=True)
             self.graph.replay()
-            if self._read is not None:
-                self._read.record()
         return self.outputs
 
 
@@ -177,11 +240,6 @@ class KeptReplays(OrderedDict[Any, Replay]):
         self.clear()
 
 
-def _like(tensor: Tensor) -> Tensor:
-    """Memory for an input: on its GPU, or pinned."""
-    return tensor.clone() if tensor.is_cuda else tensor.clone().pin_memory()
-
-
 @contextmanager
 def nothing_collected() -> Iterator[None]:
     """No garbage collection inside: captures fail if another graph is destroyed meanwhile, and imports take longer."""
@@ -194,5 +252,8 @@ def nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+def _fallen_back(what: str, error: Exception) -> str:
+    """Say once, by a warning, that a function runs eagerly from now on; returns the reason."""
+    reason = f"{what}: {(str(error).strip().splitlines() or [type(error).__name__])[0][:120]}"
+    warnings.warn(f"{NO_GRAPH}: {reason}", RuntimeWarning, stacklevel=3)
+    return reason

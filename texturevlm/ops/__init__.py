@@ -1,22 +1,15 @@
 """Operations on tensors: each has a plain PyTorch reference that is its specification, and faster backends."""
 
-from texturevlm.ops.block_layout import BlockLayout
 from texturevlm.ops.device_texture import DeviceTexture
-from texturevlm.ops.hierarchical import hierarchical_attention
-from texturevlm.ops.key_value_texture import KeyValueTexture
 from texturevlm.ops.lookup import lookup, lookup_grad, sample_patches
 from texturevlm.ops.mip import channels_last, mipmap, update_region
 from texturevlm.ops.pyramid import gaussian_pyramid, laplacian_pyramid, laplacian_reconstruct
 from texturevlm.ops.quadtree import quadtree_order
-from texturevlm.ops.steerable import steerable_pyramid, steerable_reconstruct
 
 __all__ = [
-    "BlockLayout",
     "DeviceTexture",
-    "KeyValueTexture",
     "channels_last",
     "gaussian_pyramid",
-    "hierarchical_attention",
     "laplacian_pyramid",
     "laplacian_reconstruct",
     "lookup",
@@ -24,7 +17,5 @@ __all__ = [
     "mipmap",
     "quadtree_order",
     "sample_patches",
-    "steerable_pyramid",
-    "steerable_reconstruct",
     "update_region",
 ]

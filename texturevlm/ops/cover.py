@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from torch import Tensor
 from texturevlm.check import check_count
 from texturevlm.cuda.launch import THREADS, launch
 from texturevlm.cuda.struct import Layout, constants
-from texturevlm.ops.select import Footprints, empty_footprints
 
 MOST_CELLS, MOST_TOKENS, KEYS = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS")
 OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")
@@ -31,6 +30,23 @@ MANY = 16  # images, at which the second fills an H200 (132 multiprocessors × 8
 # Threads of a block that searches squares, which one warp of it does. Of few images all warps of a block help to read
 # the cells; of many, other blocks work meanwhile: 16 of 64 threads fit a multiprocessor, but 4 of 256 (56 registers).
 SEARCHING, SEARCHING_OF_MANY = 256, 64
+
+
+class Footprints(NamedTuple):
+    """Footprints as in Allocation: centre, ddx, ddy (B, K, 2), score and valid (B, K)."""
+
+    centre: Tensor
+    ddx: Tensor
+    ddy: Tensor
+    score: Tensor
+    valid: Tensor
+
+
+def empty_footprints(batch: int, budget: int, device: torch.device) -> Footprints:
+    """Footprints for a kernel to write, by two allocations."""
+    memory = torch.empty((7, batch, budget), device=device)
+    centre, ddx, ddy = (memory[2 * part : 2 * part + 2].view(batch, budget, 2) for part in range(3))
+    return Footprints(centre, ddx, ddy, memory[6], torch.empty((batch, budget), dtype=torch.bool, device=device))
 
 
 def rows_of(mask: Tensor | np.ndarray) -> list[int]:

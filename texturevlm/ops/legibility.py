@@ -2,7 +2,7 @@
 
 Text of known height is lost more steeply: with 7.3 for Tesseract and 6.7 for RapidOCR (results/readable-height.md). But
 an allocator only has an estimate of the legible scale, and with 7 it spends tokens worse than with 5.5, on train pages
-(results/steepness.md).
+(docs/removed.md).
 """
 
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 STEEPNESS = 5.5
+UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 Map = TypeVar("Map", Tensor, np.ndarray)
 
 

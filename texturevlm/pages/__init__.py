@@ -1,7 +1,7 @@
 """Documents of many pages: one budget of tokens over all of them.
 
 Every page is rendered small, one after the other, and read by the scout (`scouting.py`). The pages where the answer is
-expected are rendered finely and get tokens by one traversal (`choose.py`, `allocate/traverse.py`); the others are shown
+expected are rendered finely and get tokens by one rule (`choose.py`, `allocate/share.py`); the others are shown
 together on one sheet, if the budget allows (`sheet.py`). Memory does not grow with the number of pages, but for a small
 picture of each.
 """

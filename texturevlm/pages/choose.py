@@ -9,21 +9,16 @@ from typing import Any
 
 import torch
 
-from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.allocate.traverse import Item, traverse
-from texturevlm.check import check_choice, check_count
-from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, MOST_FINE_PAGES, PATCH, RELEVANCE
-from texturevlm.pages.document import ImagePages, Pages, open_pages
-from texturevlm.pages.kept import KeptPages
+from texturevlm.allocate.share import Item, spend
+from texturevlm.check import check_count
+from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
+from texturevlm.pages.document import ImagePages, open_pages
+from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.pages.sheet import sheet_of, sheet_tokens
-from texturevlm.pages.upright import UprightPages
-from texturevlm.pipeline import Allocator
-from texturevlm.relevance import Relevance, Scorer, find_relevance, find_scorer
-from texturevlm.relevance.maps import UNASKED
-from texturevlm.relevance.text_regions import find_regions
-from texturevlm.turned import check_turn, following
+from texturevlm.placement import Picture, Placement, TokenConfig, place, prepare
+from texturevlm.relevance import Relevance, find_scorer, reads_question
 from texturevlm.types import Allocation, Texture
 
 FINE_PIXELS = 1 << 22  # of a fine rendering at most: a letter page at 200 dots per inch
@@ -38,94 +33,89 @@ class PageTokens:
     """
 
     numbers: tuple[int, ...]
-    texture: Texture
-    relevance: Relevance
-    allocation: Allocation
+    placement: Placement
     worth: float
+
+    @property
+    def texture(self) -> Texture:
+        return self.placement.picture.texture
+
+    @property
+    def relevance(self) -> Relevance:
+        return self.placement.relevance
+
+    @property
+    def allocation(self) -> Allocation:
+        return self.placement.allocation
 
     @property
     def tokens(self) -> int:
         """How many."""
-        return int(self.allocation.valid.sum())
+        return self.placement.tokens
 
 
 def choose_pages(
     document: Any,
     question: str = "",
     *,
-    budget: int = BUDGET,
-    patch: int = PATCH,
-    allocator: str | Allocator = ALLOCATOR,
-    relevance: str | Scorer = RELEVANCE,
-    turn: float | str = 0.0,
+    how: TokenConfig | None = None,
     fine_pages: int = FINE_PAGES,
     device: torch.device | str = "cpu",
+    **options: Any,
 ) -> list[PageTokens]:
-    """Decide which pages of a document get tokens for a question, and where these lie: one budget over all pages.
+    """Choose the tokens of a document: the pages that a question is about, each at the detail that it deserves.
 
-    document:  a PDF (a path, or bytes; extra `pdf`), or a list of images
-    question:  any text; "" for none: pages by what is usually asked
+    document:   a PDF (a path, or bytes), or a list of images: scanned pages, or the frames of a clip
+    question:   any text; "" for none: pages by what is usually asked
+    how:        a TokenConfig, which options override; its relevance says where in a page the answer is. Which page it
+                is, is the scout's word; a relevance that reads no question (prior, none) chooses pages without it, too.
+                Textures and tokens are those of the upright pages
     fine_pages: that are rendered finely and get tokens of their own, at most; 1 to 20
-    relevance: as in `choose_tokens`; where in a page the answer is. Which page it is, is the scout's word; a relevance
-               that reads no question (prior, none) chooses pages without it, too
-    turn:      as in `choose_tokens`; textures and tokens are those of the upright pages
-    returns    the pages with tokens, in order; last, if a tenth of the budget holds one token for each of the other
-               pages, a sheet that shows those
+    returns     the pages with tokens, in order; last, if a tenth of the budget holds one token for each of the other
+                pages, a sheet that shows those
     """
-    check_count("choose_pages", "budget", budget, 1)
+    how = replace(TokenConfig() if how is None else how, **options).check("choose_pages")
     check_count("choose_pages", "fine_pages", fine_pages, 1, MOST_FINE_PAGES)
-    if isinstance(allocator, str):
-        check_choice("choose_pages", "allocator", allocator, tuple(ALLOCATORS))
-    scorer = find_scorer("choose_pages", relevance, question)
-    turn = check_turn("choose_pages", turn)
-    pages, place = open_pages(document), torch.device(device)
-    if isinstance(pages, ImagePages):
-        pages.check_files()
-    if turn != 0:
-        pages = pages.upright(turn) if isinstance(pages, KeptPages) else UprightPages(pages, turn)
-    asked = "" if scorer.name in UNASKED else question
-    (sights,) = scouted(pages, [asked], patch=patch, device=place)
-    how: Any = {"budget": budget, "patch": patch, "allocator": allocator, "fine_pages": fine_pages, "device": place}
-    found = page_tokens(pages, sights, question, scorer, **how)
-    return [_following(one, pages) for one in found] if isinstance(turn, str) else found
-
-
-def _following(page: PageTokens, pages: Pages) -> PageTokens:
-    """A page's tokens turned with its stamps; the sheet stays as it is."""
-    if len(page.numbers) > 1:
-        return page
-    if isinstance(pages, KeptPages):
-        regions = pages.regions(page.numbers[0] - 1, page.texture)
-    else:
-        regions = find_regions(page.texture)
-    return replace(page, allocation=following(page.allocation, regions))
+    scorer = find_scorer("choose_pages", how.relevance, question)
+    opened, there = open_pages(document), torch.device(device)
+    if isinstance(opened, ImagePages):
+        opened.check_files()
+    pages = opened if isinstance(opened, PagePictures) else PagePictures(opened)
+    (sights,) = scouted(pages, [question if reads_question(scorer) else ""], how=how, device=there)
+    return page_tokens(pages, sights, question, replace(how, relevance=scorer), fine_pages=fine_pages, device=there)
 
 
 def page_tokens(
-    pages: Pages,
+    pages: PagePictures,
     sights: Sequence[PageSight],
     question: str,
-    scorer: Scorer,
+    how: TokenConfig,
     *,
-    budget: int,
-    patch: int,
-    allocator: str | Allocator,
     fine_pages: int,
     device: torch.device,
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
-    sheet = _sheet_budget(len(pages), budget, fine_pages)
-    items = [
-        Item(sight.worth, partial(_opened, pages, index, question, scorer, patch, device))
-        for index, sight in enumerate(sights)
-    ]
-    opened = traverse(items, budget=budget - sheet, most=fine_pages, patch=patch, allocator=allocator)
-    found = [
-        PageTokens((one.index + 1,), one.texture, one.relevance, one.allocation, sights[one.index].worth)
-        for one in opened
-    ]
-    others = [index for index in range(len(pages)) if index not in {one.index for one in opened}]
-    return [*found, shown_small(others, sights, patch, device)] if sheet and others else found
+    sheet = _sheet_budget(len(pages), how.budget, fine_pages)
+    budget, opened = how.budget - sheet, dict[int, tuple[Picture, Relevance]]()
+    balance = how.weighing(budget / min(len(pages), fine_pages))
+
+    def open_page(index: int) -> tuple[Texture, Relevance]:
+        picture = pages.picture(index, FINE_PIXELS, how, device)
+        relevance = picture.memo.find(question, scorer=how.relevance, balance=balance)
+        opened[index] = picture, relevance
+        return picture.texture, relevance
+
+    items = [Item(partial(open_page, index), sight.worth) for index, sight in enumerate(sights)]
+    given: Any = {"patch": how.patch, **how.options}
+    shares = spend(items, budget=budget, most=fine_pages, allocator=how.chooser, **given)
+    found = []
+    for index, share in enumerate(shares):
+        if share:
+            picture, relevance = opened[index]
+            placed = how.chooser(picture.texture, relevance, budget=share, **given)
+            found.append(PageTokens((index + 1,), Placement(picture, placed, relevance), sights[index].worth))
+    others = [index for index, share in enumerate(shares) if not share]
+    return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
 
 
 def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:
@@ -135,19 +125,8 @@ def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:
     return wanted if wanted <= OVERVIEW * budget else 0
 
 
-def _opened(
-    pages: Pages, index: int, question: str, scorer: Scorer, patch: int, device: torch.device
-) -> tuple[Texture, Relevance]:
-    if isinstance(pages, KeptPages):
-        page = pages.fine(index, FINE_PIXELS, patch, device)
-        return page.texture, page.find(question, scorer=scorer)
-    texture = pages.texture(index, FINE_PIXELS, device).mipmapped()
-    return texture, find_relevance(texture, question, patch=patch, relevance=scorer)
-
-
 def shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:
     """The sheet of these pages, one token each."""
-    texture = sheet_of([sights[index].thumbnail for index in others], device)
-    relevance = find_relevance(texture, patch=patch, relevance="none")
-    allocation = ALLOCATORS["resize"](texture, relevance, budget=sheet_tokens(len(others)), patch=patch)
-    return PageTokens(tuple(index + 1 for index in others), texture, relevance, allocation, 0.0)
+    picture = prepare(sheet_of([sights[index].thumbnail for index in others], device), TokenConfig(patch=patch))
+    how = TokenConfig(sheet_tokens(len(others)), "resize", "none", patch=patch)
+    return PageTokens(tuple(index + 1 for index in others), place(picture, "", how), 0.0)

@@ -1,6 +1,6 @@
 """One budget over everything that a question may be about: images, documents, frames of clips.
 
-All of them become units of one kind: an image, a page, a frame. One traversal (`allocate/traverse.py`) decides which
+All of them become units of one kind: an image, a page, a frame. One rule (`allocate/share.py`) decides which
 units are worth a closer look, and hands out the tokens, whatever they belong to.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE, TURN
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
 from texturevlm.pdfium import MOST_PAGES
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator, TokenConfig
 from texturevlm.relevance import Scorer
 from texturevlm.types import Texture
 
@@ -61,7 +61,7 @@ class HierarchicalResourceAllocator:
 
     budget:     tokens in all
     fine_pages: units that are opened and get tokens of their own, at most; 1 to 20
-    patch, allocator, relevance, device: as in `choose_pages`
+    patch, allocator, relevance, turn, device: as in `choose_pages`
     """
 
     budget: int = BUDGET
@@ -69,6 +69,7 @@ class HierarchicalResourceAllocator:
     patch: int = PATCH
     allocator: str | Allocator = ALLOCATOR
     relevance: str | Scorer = RELEVANCE
+    turn: float | str = TURN
     device: torch.device | str = "cpu"
 
     def spend(self, sources: Sequence[Any], question: str = "") -> list[UnitTokens]:
@@ -93,11 +94,8 @@ class HierarchicalResourceAllocator:
         found = choose_pages(
             bound,
             question,
-            budget=self.budget,
+            how=TokenConfig(self.budget, self.allocator, self.relevance, turn=self.turn, patch=self.patch),
             fine_pages=self.fine_pages,
-            patch=self.patch,
-            allocator=self.allocator,
-            relevance=self.relevance,
             device=self.device,
         )
         return [UnitTokens(tuple(_numbered(bound, number) for number in one.numbers), one) for one in found]

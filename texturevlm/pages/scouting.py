@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.pages.document import Pages
-from texturevlm.pages.kept import sight_of
+from texturevlm.pages.pictures import PagePictures
+from texturevlm.placement import TokenConfig
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots
@@ -33,18 +33,20 @@ class PageSight(NamedTuple):
     thumbnail: Tensor
 
 
-def scouted(pages: Pages, questions: Sequence[str], *, patch: int, device: torch.device) -> list[list[PageSight]]:
+def scouted(
+    pages: PagePictures, questions: Sequence[str], *, how: TokenConfig, device: torch.device
+) -> list[list[PageSight]]:
     """A coarse look at every page, once for all questions: per question, the sight of each page.
 
     questions: for an empty one, worth is how much there usually is to ask about a page
-    patch:     the side of a thumbnail
+    how:       says how pages are turned upright; its patch is the side of a thumbnail
     """
     scout = load_scout(device=device)
     asked = [encode([question]) for question in questions]
     small: list[Tensor] = []
     found: list[list[Tensor]] = [[] for _ in questions]
     for index in range(len(pages)):
-        spots, picture = sight_of(pages, index, patch, device)
+        spots, picture = pages.sight(index, how, device)
         small.append(picture)
         for table, words in zip(found, asked):
             table.append(evidence_on(scout, spots, words))

@@ -6,9 +6,9 @@ weighs the two into one Relevance, which the allocators spend tokens by.
 
 from texturevlm.relevance.channel_scorer import ChannelScorer
 from texturevlm.relevance.maps import Balance, ImageMaps, Relevance
+from texturevlm.relevance.named import SCORERS, check_relevance, client_scorers, declares, reads_question
 from texturevlm.relevance.prepared import Prepared, find_relevance, image_maps, prepare
 from texturevlm.relevance.scorers import (
-    SCORERS,
     AttentionScorer,
     EmbeddingScorer,
     PriorScorer,
@@ -33,8 +33,12 @@ __all__ = [
     "Scorer",
     "ScoutScorer",
     "WordsScorer",
+    "check_relevance",
+    "client_scorers",
+    "declares",
     "find_relevance",
     "find_scorer",
     "image_maps",
     "prepare",
+    "reads_question",
 ]

@@ -47,9 +47,10 @@ def feature_names(channels: Sequence[str]) -> tuple[str, ...]:
 CHANNEL_FEATURES = feature_names([name for name in WEIGHED if not CHANNELS[name].needs])
 
 
-def channel_layers(texture: Texture, **given: Any) -> Texture:
+def channel_layers(texture: Texture, known: Texture | None = None, **given: Any) -> Texture:
     """The channels of images, with mips; those whose input was not given are left out.
 
+    known: channels of the same images that are there already, with mips; the others are built
     given: as `build_channels` takes it. A texture that holds channels already is returned as it is
     """
     if not is_plain(texture):
@@ -61,7 +62,17 @@ def channel_layers(texture: Texture, **given: Any) -> Texture:
     names = [name for name, channel in CHANNELS.items() if not channel.needs or channel.needs in given]
     extents = enumerate(level_extents(*texture.size))
     base = next(level for level, (height, width) in extents if height * width <= MOST_CHANNEL_TEXELS)
-    return build(texture, names, base=base, **given)
+    if known is None:
+        return build(texture, names, base=base, **given)
+    base = max(base, level_extents(*texture.size).index((known.levels[0].shape[2], known.levels[0].shape[3])))
+    extent = level_extents(*texture.size)[base]
+    kept = [level for level in known.levels if level.shape[2] <= extent[0] and level.shape[3] <= extent[1]]
+    missing = [name for name in names if name not in known.names]
+    if not missing:
+        return Texture(tuple(kept), known.names, texture.size, known.reduce)
+    made = build(texture, missing, base=base, **given)
+    levels = tuple(torch.cat(pair, 1) for pair in zip(kept, made.levels))
+    return Texture(levels, (*known.names, *made.names), texture.size, (*known.reduce, *made.reduce))
 
 
 def known_channels(layers: Texture) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
+from texturevlm.cuda.graph import can_capture
+from texturevlm.frame import Frame
 from texturevlm.relevance.channel_features import (
     cell_features,
     channel_layers,
@@ -30,7 +32,6 @@ from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.scout.question import Question
 from texturevlm.scout.scout import load_scout
 from texturevlm.text.strings import terms
-from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 QUESTION_TERM = "question"  # the name of the question's term
@@ -76,7 +77,7 @@ class ChannelScorer:
              is read as it is
     """
 
-    name, description, capturable = "channels", "all channels", True
+    name, description, capturable, grades = "channels", "all channels", True, True
 
     def __init__(self, *, weights: Path | str | None = None, kind: str = "auto", **given: Any) -> None:
         self.kind = check_choice("ChannelScorer", "kind", kind, ("auto", *IMAGE_KINDS))
@@ -86,7 +87,7 @@ class ChannelScorer:
         self.given = {name: value for name, value in given.items() if value is not None}
         self.capturable = not self.given  # a graph would keep the maps and the models of its first call
 
-    def upright(self, number: int, frame: UprightFrame) -> ChannelScorer:
+    def upright(self, number: int, frame: Frame) -> ChannelScorer:
         """The scorer of one image's upright picture: its maps are turned, too."""
         other = copy(self)
         other.given = {name: _upright(given, number, frame) for name, given in self.given.items()}
@@ -95,6 +96,10 @@ class ChannelScorer:
     def prepare(self, texture: Texture) -> ChannelReading:
         """The channels of the images; those whose input was not given are left out."""
         return ChannelReading(texture, channel_layers(texture, **self.given), {})
+
+    def prepare_with(self, texture: Texture, channels: Texture) -> ChannelReading:
+        """The same with channels that are known already, as a stream keeps them."""
+        return ChannelReading(texture, channel_layers(texture, channels, **self.given), {})
 
     def score(self, prepared: ChannelReading, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """A softmax over all cells, whether something was asked or not."""
@@ -124,7 +129,7 @@ class ChannelScorer:
             return None
         term = torch.zeros_like(maps.salience)
         pages = self.kinds(maps) != IMAGE_KINDS.index("photograph")
-        if pages.is_cuda or pages.any():  # on a GPU finding out would wait
+        if can_capture(pages.device) or pages.any():  # finding out would wait
             term = term + QUESTION_WEIGHT * self._scout_ratio(prepared, question, maps) * pages[:, None, None]
         if (
             "encoder" in self.given
@@ -159,10 +164,10 @@ class ChannelScorer:
         return similarity
 
 
-def _upright(given: Any, number: int, frame: UprightFrame) -> Any:
+def _upright(given: Any, number: int, frame: Frame) -> Any:
     """What was given for images, for the upright picture of one of them; models are for all of them."""
     if isinstance(given, Tensor) and given.dim() == 3:  # others are refused where they are used
-        return turned_maps(given[number : number + 1], frame)
+        return frame.maps(given[number : number + 1])
     if not isinstance(given, Texture):
         return given
     if frame.angle:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from texturevlm.check import check_floating, check_shapes, check_size
 from texturevlm.ops.mip import level_extents
+from texturevlm.relevance.named import declares, reads_question
 
 MOST_CELLS_ALONG = 288  # along the longer side
-UNASKED = ("none", "prior")  # scorers that read no question
-GRADED = (*UNASKED, "channels")  # scorers that grade a whole photograph instead of pointing at places of it
 
 
 class ImageMaps(NamedTuple):
@@ -77,12 +76,12 @@ class Relevance:
     @property
     def asked(self) -> bool:
         """Whether something was asked: whether `mass` is more than what the image itself suggests."""
-        return self.scorer not in UNASKED
+        return reads_question(self.scorer)
 
     @property
     def pointed(self) -> bool:
         """Whether `mass` points at places, also on a photograph, instead of grading all of it."""
-        return self.scorer not in GRADED
+        return not declares(self.scorer, "grades")
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.channels.structure import colour_levels, luma
+from texturevlm.frame import QUARTER, upright_frame
 from texturevlm.ops.line_angles import line_angles
 from texturevlm.scout.question import letter_codes, letter_features
 from texturevlm.scout.scout import Scout, load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import load_commonness
-from texturevlm.turned import QUARTER, turned_upright, upright_frame
 from texturevlm.types import Texture
 
 LONGEST = 512  # pixels of the longer side that angles are looked for in
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, scout: Scout, texture: Texture, angle: float) -> Reading:
-        spots = scout.read(turned_upright(texture, upright_frame(texture, angle)).mipmapped())
+        spots = scout.read(upright_frame(texture, angle).show(texture).mipmapped())
         return cls((angle + 180) % 360 - 180, spots, readability(scout, spots))
 
     @property

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
+from texturevlm.cuda.graph import can_capture
 from texturevlm.defaults import PATCH, RELEVANCE
 from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.maps import UNASKED, Balance, ImageMaps, Relevance, cell_level, normalised
+from texturevlm.relevance.maps import Balance, ImageMaps, Relevance, cell_level, normalised
+from texturevlm.relevance.named import declares, reads_question
 from texturevlm.relevance.place import place_prior
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.relevance.scorers import Scorer, find_scorer
@@ -79,7 +81,7 @@ class Prepared:
     def query(self, question: str | Question, scorer: str | Scorer | None = None) -> tuple[Tensor | None, ImageMaps]:
         """Where the scorer expects the answer, before it is balanced with salience; see `Scorer.score`."""
         chosen = find_scorer("choose_tokens", self.scorer if scorer is None else scorer, question)
-        if getattr(chosen, "pages_only", False) and self._only_photographs:
+        if declares(chosen, "pages_only") and self._only_photographs:
             return torch.zeros_like(self.maps.salience), self.maps  # what the scorer would find, for nothing
         return chosen.score(self.reading(chosen), question, self.maps)
 
@@ -95,16 +97,16 @@ class Prepared:
             return refined_relevance(self, self.texture.pages, question, chosen, balance)
         query, maps = self.query(question, chosen)
         found = balance.weigh(query, maps, self.texture.size, "none" if query is None else chosen.name)
-        if chosen.name in UNASKED or not isinstance(question, str):
+        if not reads_question(chosen) or not isinstance(question, str):
             return found
         place = place_prior(question, maps.ink)
         return found if place is None else replace(found, mass=normalised(found.mass * place))
 
     @property
     def _only_photographs(self) -> bool:
-        """Whether all images are known to be photographs; on a GPU finding out would wait."""
+        """Whether all images are known to be photographs; what is captured does not find out, which would wait."""
         photograph = self.maps.photograph
-        return photograph is not None and not photograph.is_cuda and bool(photograph.all())
+        return photograph is not None and not can_capture(photograph.device) and bool(photograph.all())
 
     def moved(self, texture: Texture) -> Prepared:
         """A copy for the same images on another device; OCR's pages are kept, tensors are computed again there."""

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.ops.legibility import legibility
-from texturevlm.relevance.maps import GRADED, Balance, Relevance, cell_level, normalised
+from texturevlm.relevance.maps import Balance, Relevance, cell_level, normalised
+from texturevlm.relevance.named import declares
 from texturevlm.relevance.prepared import Prepared
 from texturevlm.relevance.scorers import Scorer
 from texturevlm.scout.question import Question
@@ -103,13 +104,13 @@ def _look_closer(
     """Score a window by itself and write what is found into its cells."""
     own = prepared.part(window, lambda: Texture((pages.crop(window.level, geometry.box(window)),), COLOURS).mipmapped())
     # A scorer that grades, or brings a map or the words of the whole image, says nothing new about a part of it.
-    scored = scorer.name not in GRADED and scorer.name != "attention" and not getattr(scorer, "pages", ())
-    query, maps = own.query(question, scorer) if scored else (None, own.maps)
+    whole = declares(scorer, "grades") or scorer.name == "attention" or bool(getattr(scorer, "pages", ()))
+    query, maps = (None, own.maps) if whole else own.query(question, scorer)
     found = balance.weigh(query, maps, own.texture.size)
     top, left, bottom, right = geometry.in_cells(window)
     part, extent = (slice(top, bottom), slice(left, right)), (bottom - top, right - left)
     if query is not None:
-        chance = float(query.sum()) if getattr(scorer, "calibrated", False) else 0.5
+        chance = float(query.sum()) if declares(scorer, "calibrated") else 0.5
         chance = min(max(chance, 1 - SURE), SURE)
         share = normalised(functional.interpolate(found.mass[:, None].float().cpu(), extent, mode="area")[:, 0])[0]
         cells.mass[part] = share * cells.mass[part].sum() * chance / (1 - chance)

@@ -1,13 +1,12 @@
-"""Scorers: where in an image the answer to a question is expected. The protocol, the scorers by name, and `auto`.
+"""Scorers: where in an image the answer to a question is expected. The protocol, the scorers, and `auto`.
 
-To add one, write a class like `Scorer` here, or in a file of its own if it is long (`words.py`), and add a line to
-SCORERS.
+To add one, write a class like `Scorer` that can be made without arguments. It is used as an object, or by its name: a
+line in SCORERS (`named.py`), or an entry point "texturevlm.scorers" of another package.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -16,16 +15,15 @@ from torch.nn import functional
 
 from texturevlm.channels.embedding import DenseEncoder, Projection, embed
 from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.relevance.channel_scorer import ChannelScorer
+from texturevlm.frame import Frame
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.named import EMBEDDING_PREFIX, check_relevance, embedding_parts
+from texturevlm.relevance.named import EMBEDDING_PREFIX, SCORERS, check_relevance, embedding_parts
 from texturevlm.relevance.scout_cells import nothing_asked, on_cells
-from texturevlm.relevance.words import WordsScorer, question_text
+from texturevlm.relevance.words import question_text
 from texturevlm.scout.question import Question
 from texturevlm.scout.scout import Scout, load_scout
 from texturevlm.scout.spotter import Spots
 from texturevlm.text.strings import terms
-from texturevlm.turned import UprightFrame, turned_maps
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines
@@ -36,11 +34,11 @@ class Scorer(Protocol):
 
     name:        what Relevance.scorer says
     description: for pictures: "relevance, by ..."
-    capturable:  whether `prepare` and `score` run on a GPU alone, so that a CUDA graph can capture them
-    calibrated:  whether the sum of a query is the chance that the question is about the image; False if missing
-    pages_only:  whether the query of a photograph is zero; False if missing
+    capturable:  whether `prepare` and `score` run on a GPU alone, with an encoded question if they read one, so that a
+                 CUDA graph can capture them
     upright:     for a scorer that holds maps of the images: a method that takes the number of an image and its
-                 UprightFrame, and returns the scorer of its upright picture
+                 Frame, and returns the scorer of its upright picture
+    prepare_with: for a scorer that reads channels: `prepare` with a Texture of some that are known already
     """
 
     name: str
@@ -62,6 +60,7 @@ class SalienceScorer:
     """No question: relevance is salience alone."""
 
     name, description, capturable = "none", "salience alone", True
+    reads_question, grades = False, True
 
     def prepare(self, texture: Texture) -> None:
         """Nothing."""
@@ -77,16 +76,17 @@ class AttentionScorer:
     attention: (B, h', w'), at least 0, of any extent
     """
 
-    name, description, capturable = "attention", "the model's attention", False
+    name, description, capturable, by_hand = "attention", "the model's attention", False, True
 
     def __init__(self, attention: Tensor | None = None) -> None:
         if attention is None:
             raise ValueError("choose_tokens: relevance 'attention' needs a map: relevance=tv.SCORERS['attention'](map)")
         self.attention = attention
 
-    def upright(self, number: int, frame: UprightFrame) -> AttentionScorer:
+    def upright(self, number: int, frame: Frame) -> AttentionScorer:
         """The scorer of one image's upright picture."""
-        return AttentionScorer(turned_maps(self.attention[number : number + 1], frame))
+        number = number if len(self.attention) > 1 else 0  # one map for all
+        return AttentionScorer(frame.maps(self.attention[number : number + 1]))
 
     def prepare(self, texture: Texture) -> None:
         """Check that there is one map per image."""
@@ -107,7 +107,7 @@ class EmbeddingScorer:
     encoder: a DenseEncoder; projection: what `texturevlm fit-pca` saved for it
     """
 
-    name, description, capturable = "embedding", "embeddings", False
+    name, description, capturable, by_hand = "embedding", "embeddings", False, True
 
     def __init__(self, encoder: DenseEncoder | None = None, projection: Projection | None = None) -> None:
         if encoder is None or projection is None:
@@ -123,6 +123,10 @@ class EmbeddingScorer:
             layers = [texture.names.index(name) for name in EMBEDDING_LAYERS]
             return texture.levels[0][:, layers].float(), "area"
         return embed(texture.levels[0][:, :3], self.encoder, self.projection), "bilinear"
+
+    def prepare_with(self, texture: Texture, channels: Texture) -> tuple[Tensor, str]:
+        """Embedding channels that are known already, as a stream carries them, else the encoder's features."""
+        return self.prepare(channels if set(EMBEDDING_LAYERS) <= set(channels.names) else texture)
 
     def score(
         self, prepared: tuple[Tensor, str], question: str | Question, maps: ImageMaps
@@ -164,7 +168,8 @@ class ScoutScorer:
 class PriorScorer(ScoutScorer):
     """What is usually asked about a page, by the scout; the question is not read. Photographs keep their salience."""
 
-    name, description, capturable, calibrated, pages_only = "prior", "what is usually asked", True, False, True
+    name, description, calibrated = "prior", "what is usually asked", False
+    reads_question, grades, pages_only = False, True, True
 
     def score(self, prepared: Spots, question: str | Question, maps: ImageMaps) -> tuple[Tensor, ImageMaps]:
         """The scout's answer to an empty question, which it was trained with."""
@@ -173,48 +178,23 @@ class PriorScorer(ScoutScorer):
         return (query if maps.photograph is None else query * ~maps.photograph[:, None, None]), maps
 
 
-SCORERS: dict[str, type[Scorer]] = {
-    "words": WordsScorer,
-    "scout": ScoutScorer,
-    "prior": PriorScorer,
-    "channels": ChannelScorer,
-    "embedding": EmbeddingScorer,
-    "attention": AttentionScorer,
-    "none": SalienceScorer,
-}
-
-
 def find_scorer(function: str, relevance: str | Scorer, question: str | Question = "") -> Scorer:
     """The scorer that `relevance` stands for.
 
     function:  for error messages
-    relevance: a name of SCORERS, embedding:MODEL,PCA (named.py), a scorer, or `auto`: prior without a question, words
-               where RapidOCR is installed, else scout; scout for an encoded question
+    relevance: a name of SCORERS, embedding:MODEL,PCA (named.py), a scorer, or `auto`: the scout with a question, prior
+               without one
     """
     if not isinstance(question, (str, Question)):
         raise TypeError(f"{function}: question must be text, got {type(question).__name__}")
-    if isinstance(relevance, type):
-        name = relevance.__name__
-        raise TypeError(f"{function}: relevance must be a scorer, got the class {name}; {name}(…) makes a scorer")
+    check_relevance(function, relevance, SCORERS.built_in)
     if not isinstance(relevance, str):
-        missing = [name for name in ("name", "prepare", "score") if not hasattr(relevance, name)]
-        if missing:
-            raise TypeError(
-                f"{function}: relevance must be a scorer's name, a scorer, a Relevance or what prepare returns, got "
-                f"{type(relevance).__name__}, which has no {missing[0]}"
-            )
         return relevance
     if relevance.startswith(EMBEDDING_PREFIX):
         model, pca = embedding_parts(function, relevance)
         return _embedding(model, str(pca))
-    check_relevance(function, relevance, ("auto", *SCORERS))
     if relevance == "auto":
-        if isinstance(question, Question):
-            relevance = "scout"
-        elif not terms(question):
-            relevance = "prior"
-        else:
-            relevance = "words" if find_spec("rapidocr") is not None else "scout"
+        relevance = "scout" if isinstance(question, Question) or terms(question) else "prior"
     return _made(relevance)
 
 

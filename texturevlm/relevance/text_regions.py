@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from texturevlm.frame import QUARTER, TextRegion
 from texturevlm.ops.line_angles import STRIDE, line_angles, window_centres
 from texturevlm.relevance.orientation import READABLE, Reading, small_grey
 from texturevlm.scout.scout import load_scout
-from texturevlm.turned import QUARTER, TextRegion
 from texturevlm.types import Texture
 
 LONGEST = 768  # pixels of the longer side that windows are cut from

@@ -9,6 +9,7 @@ at most 1.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -56,7 +57,7 @@ class WordsScorer:
     def prepare(self, texture: Texture) -> tuple[Page, ...]:
         """The words of each image."""
         if not self.pages:
-            return tuple(read_page(image[None]) for image in colour_levels(texture)[0])
+            return tuple(_read(image) for image in colour_levels(texture)[0])
         sizes = [page.size for page in self.pages]
         # Of an image that is read by pages this is the texture of the coarse levels.
         if len(sizes) == texture.batch and all(texture.size in level_extents(*size) for size in sizes):
@@ -74,6 +75,12 @@ class WordsScorer:
         if not terms(text):
             return None, maps
         return torch.stack([words_map(page, text, maps.grid) for page in prepared]).to(maps.legible_scale), maps
+
+
+def _read(image: Tensor) -> Page:
+    """Read an image (3, H, W), and say so first: it takes seconds, on the CPU, whatever the device."""
+    logging.getLogger(__name__).warning("reading an image of %d × %d by OCR …", image.shape[2], image.shape[1])
+    return read_page(image[None])
 
 
 def _refined(page: Page, legible_scale: Tensor, ink: Tensor) -> tuple[Tensor, Tensor]:

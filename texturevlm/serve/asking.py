@@ -56,7 +56,7 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
 
     def prepare(stop: Any) -> Any:
         if body.whole and upload.pages > 1:
-            how = model.choosing(budget=body.budget, allocator=body.allocator, relevance=body.scorer)
+            how = model.config_for(budget=body.budget, allocator=body.allocator, relevance=body.scorer)
             return state.pictures.whole(upload, model, body.question, how, stop)
         return opened(request, body.id, body.page).session(model), 0.0
 
@@ -144,6 +144,6 @@ def details(told: Told) -> dict[str, Any]:
 
 def _look(answer: Answer) -> dict[str, Any]:
     """What the model had seen when it answered so; the tokens of one image, of several only their number."""
-    alone = answer.chosen[0].allocation if len(answer.chosen) == 1 else None
+    alone = answer.placements[0].given if len(answer.placements) == 1 else None
     tokens = None if alone is None else {"patch": alone.patch, **columns_of(alone)}
     return {"text": answer.text, "chance": answer.confidence, "visual_tokens": answer.visual_tokens, "tokens": tokens}

@@ -21,8 +21,7 @@ from texturevlm.serve.lanes import Stop
 from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
-from texturevlm.video.clip import ShownMoment, choose_clip
-from texturevlm.video.moments import Moment, changed_tiles
+from texturevlm.video import Moment, MomentTokens, changed_tiles, choose_clip
 
 router = APIRouter()
 
@@ -63,7 +62,7 @@ def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -
     """What `POST /api/clip` answers."""
     options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
     # As `choose_clip` has it, `auto` is the scout: OCR takes seconds per moment.
-    name = how.scorer if how.scorer in SCORERS else QUICK if how.question.strip() else "none"
+    name = how.scorer if how.scorer in SCORERS.clients else QUICK if how.question.strip() else "none"
     options["relevance"] = KeptScorer(find_scorer("clip", name, how.question), upload.readings, stop)
     shown = {one.time: one for one in choose_clip(upload.moments, how.question, **options)}
     stop.check()
@@ -103,7 +102,7 @@ def changes(moments: list[Moment]) -> list[float]:
     return [1.0, *(float(changed_tiles(now.means, last.means[-1]).float().mean()) for last, now in pairwise(moments))]
 
 
-def _pixels(one: ShownMoment) -> Tensor:
+def _pixels(one: MomentTokens) -> Tensor:
     """(K, 3, P, P) bytes: the used tokens, of the moment's first frame."""
     used = one.allocation.valid[0]
     return (one.pixels[used, 0].clamp(0, 1) * 255).round().byte().cpu()

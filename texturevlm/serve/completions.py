@@ -56,11 +56,11 @@ async def _local(request: Request, body: ChatRequest) -> JSONResponse | Streamin
         if not given:
             raise ApiError(400, "messages: an image is needed")
         if len(given) == 1 and given[0].pages > 1:
-            choosing = model.choosing(budget=how.budget, allocator=how.allocator, relevance=how.scorer)
+            choosing = model.config_for(budget=how.budget, allocator=how.allocator, relevance=how.scorer)
             return state.pictures.whole(given[0], model, question_of(body.messages), choosing, stop)
         sessions = [state.pictures.get(one).session(model) for one in given]
         alone = len(sessions) == 1
-        return sessions[0] if alone else ImageSession(model, [one.images[0] for one in sessions]), 0.0
+        return sessions[0] if alone else ImageSession(model, [one.pictures[0] for one in sessions]), 0.0
 
     session, spent = await state.looking.run(request, prepare)
     options = {"budget": how.budget, "allocator": how.allocator, "relevance": how.scorer}

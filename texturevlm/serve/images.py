@@ -63,7 +63,7 @@ async def about(request: Request) -> dict[str, Any]:
         "mode": "local" if settings.model is not None else "proxy" if settings.upstream is not None else "none",
         "budget": BUDGET if settings.model is None else settings.model.budget,
         "patch": PATCH if settings.model is None else settings.model.adapter.side,
-        "allocators": list(ALLOCATORS),
+        "allocators": list(ALLOCATORS.clients),
         "scorers": list(scorer_names()),
         "channels": layers,
         "limits": {"bytes": limits.upload_bytes, "pixels": limits.pixels, "budget": most_tokens(settings.model)},

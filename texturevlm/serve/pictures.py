@@ -18,7 +18,8 @@ from torch import Tensor
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
 from texturevlm.ops.mip import level_extents
-from texturevlm.pages.kept import KeptPages, Sight
+from texturevlm.pages.pictures import PagePictures, Sight
+from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import Prepared, Relevance
 from texturevlm.serve.lanes import Stop
@@ -27,7 +28,7 @@ from texturevlm.types import Texture
 
 if TYPE_CHECKING:
     from texturevlm.ask import VLM, ImageSession
-    from texturevlm.ask.options import Choosing
+    from texturevlm.ask.config import AskConfig
     from texturevlm.ask.videos import VideoSession
 
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most
@@ -69,10 +70,7 @@ class Picture:
         """The picture as a model is asked about it; what scorers read is shared with the page."""
         with self.lock:
             if id(model) not in self._sessions:
-                session = model.prepare(self.texture)
-                if session.images[0].times == 1:  # else it is prepared at another size
-                    session.images[0].prepared = self.prepared(session.images[0].patch)
-                self._sessions[id(model)] = session
+                self._sessions[id(model)] = model.prepare(self.texture)
             return self._sessions[id(model)]
 
     def layer(self, name: str) -> Tensor:
@@ -102,7 +100,7 @@ class WholeDocument:
     """The pages of a document, with what no question changes of them."""
 
     def __init__(self, upload: Document) -> None:
-        self.pages = KeptPages(upload.pdf)
+        self.pages = PagePictures(upload.pdf)
 
     @property
     def nbytes(self) -> int:
@@ -138,18 +136,18 @@ class Pictures:
         found: Picture = self._find((upload.key, page), lambda: Picture(upload.open(page, self.device)))
         return found
 
-    def document(self, upload: Document) -> KeptPages:
+    def document(self, upload: Document) -> PagePictures:
         """All pages of a document."""
         found: WholeDocument = self._find((upload.key, "document"), lambda: WholeDocument(upload))
         return found.pages
 
-    def whole(self, upload: Upload, model: VLM, question: str, how: Choosing, stop: Stop) -> tuple[Any, float]:
+    def whole(self, upload: Upload, model: VLM, question: str, how: AskConfig, stop: Stop) -> tuple[Any, float]:
         """A whole document or video, as `VLM.ask` takes it; and the seconds that this took. The pages of a document are
         read and chosen here, so that the thread that asks the model does not wait for them."""
         began = perf_counter()
         if isinstance(upload, Document):
             pages = self.document(upload)
-            read_pages(pages.upright(how.turn), model.adapter.side, model.device, stop)
+            read_pages(pages, how.tokens, model.device, stop)
             session = model.prepare(pages)
             session.about(question, how)
             return session, perf_counter() - began
@@ -192,10 +190,10 @@ def held_bytes(held: Any) -> int:
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
 
 
-def read_pages(pages: KeptPages, patch: int, device: torch.device, stop: Stop) -> list[Sight]:
+def read_pages(pages: PagePictures, how: TokenConfig, device: torch.device, stop: Stop) -> list[Sight]:
     """A coarse look at every page, while somebody waits for it."""
     found = []
     for index in range(len(pages)):
         stop.check()
-        found.append(pages.sight(index, patch, device))
+        found.append(pages.sight(index, how, device))
     return found

@@ -12,8 +12,7 @@ from torch import Tensor
 from texturevlm.allocate import ALLOCATORS, foveate
 from texturevlm.allocate.value import expected_value
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
-from texturevlm.relevance import SCORERS, Relevance
-from texturevlm.relevance.named import BY_HAND
+from texturevlm.relevance import Relevance, client_scorers
 from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
 from texturevlm.serve.gaze import Point, check_trail, gaze_map, looked_at
 from texturevlm.serve.lanes import Stop
@@ -43,7 +42,7 @@ class Choice(BaseModel):
     def check(self) -> Choice:
         """Raise for a name that is not known; names of files and models are never taken from a client."""
         for what, given, known in (
-            ("allocator", self.allocator, tuple(ALLOCATORS)),
+            ("allocator", self.allocator, ALLOCATORS.clients),
             ("relevance", self.relevance, scorer_names()),
         ):
             if given not in known:
@@ -67,7 +66,7 @@ class PlanRequest(Choice):
 
 def scorer_names() -> tuple[str, ...]:
     """The scorers that a client may name."""
-    return ("auto", *(name for name in SCORERS if name not in BY_HAND and (name != "words" or find_spec("rapidocr"))))
+    return tuple(name for name in client_scorers() if name != "words" or find_spec("rapidocr"))
 
 
 def weighed(picture: Picture, how: Choice) -> Relevance:

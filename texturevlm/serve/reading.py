@@ -16,6 +16,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from texturevlm.pages.scouting import evidence_on, page_worth
+from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import pixel_box, rebuild
 from texturevlm.relevance.ocr import read_page
 from texturevlm.scout import encode, load_scout
@@ -76,8 +77,8 @@ async def shares(request: Request, body: PlanRequest) -> dict[str, Any]:
 
     def work(stop: Stop) -> list[float]:
         pages = state.pictures.document(upload)
-        upright = pages if model is None else pages.upright(model.turn)
-        sights = read_pages(upright, body.patch, device, stop)
+        how = TokenConfig(patch=body.patch) if model is None else model.config.tokens
+        sights = read_pages(pages, how, device, stop)
         return page_shares([spots for spots, _ in sights], body.question, device)
 
     return {"id": body.id, "shares": await state.looking.run(request, work)}

@@ -25,9 +25,7 @@ from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pdfs import SafePdf
 from texturevlm.types import Texture
-from texturevlm.video.decoding import bytes_source
-from texturevlm.video.moments import Moment, keep_moments
-from texturevlm.video.sources import open_video
+from texturevlm.video import Moment, bytes_source, keep_moments, open_video
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 LONGEST_NAME = 200  # characters of a file's name that are kept, to be shown

@@ -1,17 +1,22 @@
-"""Relevance between keyframes: scored from the question at a keyframe, then carried from frame to frame by the flow.
+"""What moves with the picture: the optical flow between two frames, and relevance that it carries between keyframes.
 
-Relevance (channel 15), saliency (16), the fixation history (17, fading), the embedding layers and a box that the user
-pointed at all move with the optical flow. Cells whose flow is not trusted keep the carried value until there are enough
-of them; they then take the relevance that the image has without a question, until the next keyframe asks it again.
+Flow is Lucas–Kanade, coarse to fine, a few rounds per level: the old frame is warped by the flow so far, and a further
+small motion explains the remaining difference, by least squares over a window. A vector is not trusted where the warped
+frame does not look like the new one, where it points outside the image, or where it is long. Plain PyTorch of static
+shapes.
 
-A box is carried as a whole, because a map carried cell by cell frays at its rim: it moves by the median of the trusted
-vectors inside it and grows as the medians of its two sides diverge.
+Relevance is scored from the question at a keyframe, then carried. With it move saliency, the fixation history (fading),
+the embedding layers and a box that the user pointed at. Cells whose flow is not trusted keep the carried value until
+there are enough of them; they then take the relevance that the image has without a question, until the next keyframe
+asks it again. A box is carried as a whole, because a map carried cell by cell frays at its rim: it moves by the median
+of the trusted vectors inside it and grows as the medians of its two sides diverge.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,17 +24,115 @@ from torch.nn import functional
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels.structure import box_mean
+from texturevlm.ops.mip import mipmap
 from texturevlm.relevance import Relevance
-from texturevlm.video.change import tile_grid
-from texturevlm.video.flow import Flow, find_flow
+from texturevlm.video.change import tiles_on_cells
 from texturevlm.video.update import StreamChannels
 
+COARSEST_SIDE = 10  # texels: the search begins at the first level whose shorter side is at most this
+ROUNDS = 3  # per level
+FLOW_WINDOW = 7  # texels over which the motion is assumed constant
+DAMPING = 1e-4  # squared contrast below which no motion is found: flat areas keep the vector of the coarser level
+MAX_STEP = 1.0  # texels that one round may add
+MAX_TRUSTED = 16.0  # cells: longer vectors are not trusted
+TOLERANCE = (0.02, 0.3)  # difference explained by noise, and by moving edges as a share of the local contrast
 BOX_SHARE = 0.9  # of the relevance lies in the box that the user pointed at
 FADE = 0.9  # of the fixation history remains after a frame
 MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or once one is this many frames old
 BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
 MAX_GROWTH = 0.2  # of a side, per frame
 MIN_SIDE = 2.0  # cells
+FindVectors = Callable[[Tensor, Tensor], Tensor]  # two frames as for `find_flow` → (1, 2, h, w), backward
+
+
+class Flow(NamedTuple):
+    """Backward flow: the new frame at x looks like the old one at x + vector."""
+
+    vector: Tensor  # (1, 2, h, w), x then y, in cells
+    trusted: Tensor  # (1, h, w) bool
+
+    def carry(self, maps: Tensor, *, mode: str = "bilinear") -> Tensor:
+        """Maps (1, C, h, w) of the old frame, warped to the new one."""
+        return warp(maps, self.vector, mode=mode)
+
+
+def find_flow(old: Tensor, new: Tensor, *, method: str | FindVectors = "lucas_kanade") -> Flow:
+    """The flow between two frames, (1, 1, h, w) each: brightness on the grid of cells. method: see FLOWS"""
+    vector = (FLOWS[method] if isinstance(method, str) else method)(old, new)
+    return Flow(vector, _trusted(old, new, vector))
+
+
+def no_flow(old: Tensor, new: Tensor) -> Tensor:
+    """Nothing moves; cells that differ are then not trusted."""
+    return old.new_zeros(1, 2, *old.shape[2:])
+
+
+def lucas_kanade(before: Tensor, after: Tensor) -> Tensor:
+    """Coarse to fine, a few rounds per level; each level takes the best of no, the coarser and the found motion."""
+    old, new = mipmap(before), mipmap(after)
+    first = next((i for i, level in enumerate(new) if min(level.shape[2:]) <= COARSEST_SIDE), len(new) - 1)
+    vector = new[first].new_zeros(1, 2, *new[first].shape[2:])
+    for index in range(first, -1, -1):
+        here = new[index].shape[2:]
+        ratio = [extent / coarse for extent, coarse in zip(here, vector.shape[2:])]
+        vector = functional.interpolate(vector, here, mode="bilinear")
+        vector = given = torch.cat([vector[:, :1] * ratio[1], vector[:, 1:] * ratio[0]], 1)
+        for _ in range(ROUNDS):
+            vector = vector + _step(old[index], new[index], vector)
+        vector = _best(old[index], new[index], [torch.zeros_like(given), given, box_mean(vector, 3, 3)])
+    return vector
+
+
+def _best(old: Tensor, new: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+    """For each texel the vector whose warped window differs least: undoes a search that diverged."""
+    left = [box_mean((new - warp(old, vector)).abs(), FLOW_WINDOW, FLOW_WINDOW) for vector in vectors]
+    which = torch.cat(left, 1).argmin(1)[:, None, None]
+    return torch.stack(list(vectors), 1).gather(1, which.expand(-1, 1, 2, -1, -1))[:, 0]
+
+
+def _step(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
+    """The small motion that best explains the difference between the new frame and the warped old one."""
+    warped = warp(old, vector)
+    left = new - warped
+    around = functional.pad((new + warped) / 2, (1, 1, 1, 1), mode="replicate")
+    gx = (around[..., 1:-1, 2:] - around[..., 1:-1, :-2]) / 2
+    gy = (around[..., 2:, 1:-1] - around[..., :-2, 1:-1]) / 2
+    sums = box_mean(torch.cat([gx * gx, gy * gy, gx * gy, gx * left, gy * left], 1), FLOW_WINDOW, FLOW_WINDOW)
+    xx, yy, xy, xt, yt = torch.split(sums, 1, 1)
+    xx, yy = xx + DAMPING, yy + DAMPING
+    both = (xx * yy - xy * xy).clamp(min=DAMPING**2)
+    found = torch.cat([yy * xt - xy * yt, xx * yt - xy * xt], 1) / both
+    return found.clamp(-MAX_STEP, MAX_STEP)
+
+
+def warp(maps: Tensor, vector: Tensor, *, mode: str = "bilinear") -> Tensor:
+    """Maps (1, C, h, w) read at x + vector (1, 2, h, w); positions outside read the edge."""
+    height, width = maps.shape[2:]
+    x, y = _targets(vector)
+    grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1)
+    return functional.grid_sample(maps, grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def _targets(vector: Tensor) -> tuple[Tensor, Tensor]:
+    """x and y, (1, h, w) each, that the vectors point at."""
+    y, x = (torch.arange(extent, device=vector.device, dtype=vector.dtype) for extent in vector.shape[2:])
+    return x + vector[:, 0], y[:, None] + vector[:, 1]
+
+
+def _trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
+    """(1, h, w): where the warped old frame looks like the new one, and the vector is short and points inside."""
+    height, width = new.shape[2:]
+    left = box_mean((new - warp(old, vector)).abs(), 3, 3)
+    spread = box_mean(new.square(), 5, 5) - box_mean(new, 5, 5).square()
+    alike = left <= TOLERANCE[0] + TOLERANCE[1] * spread.clamp(min=0).sqrt()
+    x, y = _targets(vector)
+    inside = (x > -1) & (x < width) & (y > -1) & (y < height)
+    near = vector.square().sum(1) <= MAX_TRUSTED**2
+    return alike[:, 0] & inside & near
+
+
+FLOWS: dict[str, FindVectors] = {"lucas_kanade": lucas_kanade, "none": no_flow}
 
 
 class CarriedRelevance:
@@ -43,7 +146,7 @@ class CarriedRelevance:
     untrusted: (1, h, w), for how many frames a cell has not been trusted; 0: it is trusted
     """
 
-    def __init__(self, size: tuple[int, int], tile: int, method: str) -> None:
+    def __init__(self, size: tuple[int, int], tile: int, method: str | FindVectors) -> None:
         self.size, self.tile, self.method = size, tile, method
         self.relevance: Relevance | None = None
         self.grey: Tensor | None = None
@@ -95,7 +198,7 @@ class CarriedRelevance:
         """Carry everything to the next frame: `grey` is the brightness of its cells, `mask` its changed tiles."""
         assert self.relevance is not None and self.grey is not None and self.untrusted is not None
         found = find_flow(self.grey, grey, method=self.method)
-        changed = self._tiles_to_cells(mask, (grey.shape[2], grey.shape[3]))
+        changed = tiles_on_cells(mask, self.tile, self.size, (grey.shape[2], grey.shape[3]))
         flow = Flow(found.vector.where(changed, 0.0), found.trusted | ~changed)
         old = self.relevance
         smooth = flow.carry(torch.stack([old.mass, old.legible_scale], 1))
@@ -108,7 +211,7 @@ class CarriedRelevance:
         ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
         self.relevance = replace(old, mass=mass, legible_scale=smooth[:, 1], ink=ink)
         self.maps["history"] = self.maps["history"] * FADE
-        self.maps = {name: flow.carry(one) for name, one in self.maps.items()}
+        self.maps = {name: flow.carry(known) for name, known in self.maps.items()}
         untrusted = flow.carry(self.untrusted[:, None], mode="nearest")[:, 0]
         self.untrusted = torch.where((untrusted > 0) | ~flow.trusted, untrusted + 1, 0.0)
         self.grey = grey.clone()
@@ -136,8 +239,8 @@ class CarriedRelevance:
             self.relevance = replace(old, **maps | {"mass": _normalised(maps["mass"])})
         self.untrusted = torch.zeros_like(self.untrusted)
 
-    def channels(self) -> dict[str, Tensor]:
-        """Channels 15 to 17 and the embeddings as carried to this frame: (1, h, w) each, by name."""
+    def channels(self, *, embeddings: bool) -> dict[str, Tensor]:
+        """Channels 15 to 17, and the embeddings if wanted, as carried to this frame: (1, h, w) each, by name."""
         if self.relevance is None:
             return {}
         mass = self.relevance.mass
@@ -149,25 +252,16 @@ class CarriedRelevance:
         ):
             if key in self.maps:
                 found[name] = self.maps[key][:, 0]
-        if "embedding" in self.maps:
+        if embeddings and "embedding" in self.maps:
             found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING_LAYERS)}
         return found
 
-    def write_channels(self, carried: dict[str, Tensor], channels: StreamChannels, *, rebuilt: bool) -> None:
-        """Write carried maps into a stream's channels, except embeddings that were just rebuilt; read the next ones."""
+    def read_channels(self, channels: StreamChannels) -> None:
+        """Take the channels of this frame that are carried to the next ones."""
         assert self.relevance is not None
-        channels.write({name: one for name, one in carried.items() if not (rebuilt and name in EMBEDDING_LAYERS)})
         for key, names in (("saliency", ("saliency",)), ("embedding", EMBEDDING_LAYERS)):
             if set(names) <= set(channels.names):
                 self.maps[key] = channels.on_grid(names, self.relevance.grid)
-
-    def _tiles_to_cells(self, mask: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(rows, columns) of tiles → (1, h, w): whether a cell's centre lies in a marked tile."""
-        at = []
-        for extent, cells, most in zip(self.size, grid, tile_grid(self.size, self.tile)):
-            centre = (torch.arange(cells, device=mask.device) + 0.5) * (extent / cells)
-            at.append((centre / self.tile).long().clamp(max=most - 1))
-        return mask[at[0][:, None], at[1]][None]
 
 
 def follow_box(box: Tensor, flow: Flow) -> Tensor:

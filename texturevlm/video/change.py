@@ -1,8 +1,11 @@
-"""Tiles: which ones of a frame changed, against the frame that the texture holds, and which boxes and tokens read them.
+"""What changed: the tiles of a frame that differ from the held one, and which boxes and tokens read them.
 
-Two values per tile. `coarse` is the largest difference between means of 4×4 pixels: sensor noise averages out there,
-so what remains is movement, light, or a fade once it has added up (the comparison is with the held frame, not with the
-last one). `fine` is the root mean square of the remaining detail: it finds texture that moves under equal means.
+The measure is the difference of two block means, since sensor noise averages out in a block; what remains is movement,
+light, or a fade once it has added up. A moment of a clip and a token of a conversation have changed where a mean over
+8×8 pixels differs from what was shown by more than 9 of 255 steps.
+
+A stream looks closer, with two values per tile. `coarse` is the largest difference between means of 4×4 pixels. `fine`
+is the root mean square of the remaining detail: it finds texture that moves under equal means.
 
 The noise of both is estimated from the stream: the sensor's from the quietest tiles of earlier frames; compression
 flicker, which occurs at texture, from each tile's own frame-to-frame differences. Fixed bounds apply whatever the
@@ -28,7 +31,9 @@ from texturevlm.types import Allocation
 MOST_AREA = 0.7  # of the frame: above this share one pass over the whole frame is cheaper than several parts
 PART_OVERHEAD = 30_000  # pixels that a CPU processes in the time that it takes to start one more part
 READ_MARGIN = 2  # texels of the coarser level that a trilinear sample may read outside its footprint
-BLOCK = 4  # pixels: side of the squares that `coarse` averages
+MEAN_BLOCK = 8  # pixels: side of the blocks whose means tell whether a moment or a token shows something else
+CHANGED = 9 / 255  # a larger difference of two such means is a change
+BLOCK = 4  # pixels: side of the blocks that `coarse` averages
 STRIP = 2  # rows of tiles that a CPU compares at a time
 QUIET = 0.05  # the share of tiles that is still, or too flat to show movement, in nearly any frame
 NOISE_TO_THRESHOLD = 2.2  # noise to threshold: the largest of many blocks varies from frame to frame
@@ -82,6 +87,11 @@ class Noise(NamedTuple):
     last: Tensor  # (1, 3, h, w), differences between the last frame's blocks and the held ones
     frames: int  # that the estimate is made from
 
+    @property
+    def rate(self) -> float:
+        """How fast the sensor's estimate follows the next frame."""
+        return max(SENSOR_RATE, 1 / (self.frames + 1))
+
 
 @dataclass(frozen=True, eq=False)
 class Changes:
@@ -119,18 +129,19 @@ def find_changes(frame: Tensor, held: Tensor, noise: Noise, *, tile: int = 32) -
     raises NotAnImage for a frame with NaN, infinite values, or values far outside of 0 to 1
     """
     block, square, before = _compare(frame, held, tile)
-    coarse = _largest(block, tile)
-    fine = (square - _mean(block.square(), tile // BLOCK).mean(1)).clamp(min=0).sqrt()
-    learned = _learn(noise, torch.cat([_largest(block - noise.last, tile), fine]))
+    side = tile // BLOCK
+    coarse = largest_per_tile(block, side)
+    fine = (square - block_means(block.square(), side).mean(1)).clamp(min=0).sqrt()
+    learned = _learn(noise, torch.cat([largest_per_tile(block - noise.last, side), fine]))
     level = NOISE_TO_THRESHOLD * torch.maximum(noise.sensor[:, None, None], learned.tiles)
-    threshold = torch.stack([one.clamp(*bounds) for one, bounds in zip(level, (COARSE_BOUNDS, FINE_BOUNDS))])
+    threshold = torch.stack([kind.clamp(*bounds) for kind, bounds in zip(level, (COARSE_BOUNDS, FINE_BOUNDS))])
     mask = (torch.cat([coarse, fine]) > threshold).any(0)
-    correlation = _likeness(before, block, tile)
+    correlation = _likeness(*(block_means(blocks, side).flatten() for blocks in (before, block)))
     read = torch.cat([mask.flatten().float(), correlation[None], square.amax()[None]]).tolist()
     check_values(read.pop())
     likeness = read.pop()
     marked = np.array(read, dtype=bool).reshape(mask.shape)
-    left = block.where(~pixel_mask(mask, tile // BLOCK, (block.shape[2], block.shape[3])), 0.0)
+    left = block.where(~pixel_mask(mask, side, (block.shape[2], block.shape[3])), 0.0)
     cut = bool(marked.mean() > CUT_SHARE) and likeness < CUT_LIKENESS
     return Changes(mask, marked, likeness, cut, learned._replace(last=left), threshold)
 
@@ -148,37 +159,42 @@ def _compare(frame: Tensor, held: Tensor, tile: int) -> tuple[Tensor, Tensor, Te
     """
     if frame.device.type == "cpu" and frame.shape[2] > STRIP * tile:
         strips = zip(frame.split(STRIP * tile, 2), held.split(STRIP * tile, 2))
-        blocks, squares, before = zip(*[_compare(one, other, tile) for one, other in strips])
+        blocks, squares, before = zip(*[_compare(*strip, tile) for strip in strips])
         return torch.cat(blocks, 2), torch.cat(squares, 1), torch.cat(before, 2)
     difference = frame - held
-    square = _mean(_mean(difference.square(), BLOCK), tile // BLOCK).mean(1)
-    return _mean(difference, BLOCK), square, _mean(held, BLOCK)
+    square = block_means(block_means(difference.square(), BLOCK), tile // BLOCK).mean(1)
+    return block_means(difference, BLOCK), square, block_means(held, BLOCK)
 
 
-def _mean(texels: Tensor, side: int) -> Tensor:
-    """Means of side × side squares; squares at the edge average the texels that they hold."""
-    return functional.avg_pool2d(texels, side, ceil_mode=True)
+def block_means(texels: Tensor, side: int = MEAN_BLOCK) -> Tensor:
+    """(…, C, H, W) → (…, C, h, w): means of side × side texels; a block at the edge has fewer."""
+    means: Tensor = functional.avg_pool2d(texels, side, ceil_mode=True)
+    return means
 
 
-def _largest(block: Tensor, tile: int) -> Tensor:
-    """(1, 3, h, w) → (1, rows, columns): the largest difference among a tile's blocks."""
-    return functional.max_pool2d(block.abs().amax(1, keepdim=True), tile // BLOCK, ceil_mode=True)[:, 0]
+def largest_per_tile(difference: Tensor, side: int) -> Tensor:
+    """(B, C, h, w) → (B, rows, columns): the largest difference of a tile's blocks; side: blocks per side of a tile."""
+    largest: Tensor = functional.max_pool2d(difference.abs().amax(1, keepdim=True), side, ceil_mode=True)[:, 0]
+    return largest
 
 
 def _learn(noise: Noise, now: Tensor) -> Noise:
     """The noise estimate after another frame; `coarse` is from frame to frame, so that a slow fade is not noise."""
     now = now.nan_to_num(0.0)
-    rank = max(1, int(QUIET * now[0].numel()))
-    quiet = now.flatten(1).kthvalue(rank, 1).values
-    sensor = noise.sensor + max(SENSOR_RATE, 1 / (noise.frames + 1)) * (quiet - noise.sensor)
+    quiet = now.flatten(1).kthvalue(quiet_rank(now[0].numel()), 1).values
+    sensor = noise.sensor + noise.rate * (quiet - noise.sensor)
     tiles = noise.tiles + torch.where(now > noise.tiles, RISE, FALL) * (now - noise.tiles)
     return Noise(sensor, tiles, noise.last, noise.frames + 1)
 
 
-def _likeness(held: Tensor, difference: Tensor, tile: int) -> Tensor:
-    """Correlation of the two frames' thumbnails, one texel per tile, from block means; 0 where one of them is flat."""
-    before, more = (_mean(blocks, tile // BLOCK).flatten() for blocks in (held, difference))
-    after = before + more
+def quiet_rank(tiles: int) -> int:
+    """The rank, from 1, of the tile that shows the sensor's noise, among so many from the quietest on."""
+    return max(1, int(QUIET * tiles))
+
+
+def _likeness(before: Tensor, difference: Tensor) -> Tensor:
+    """The correlation of two thumbnails, (n,) each: one and how the other differs; 0 where one of them is flat."""
+    after = before + difference
     before, after = before - before.mean(), after - after.mean()
     power = before.square().sum() * after.square().sum()
     return (before * after).sum() / power.sqrt().clamp(min=1e-6)
@@ -227,6 +243,15 @@ def whole_is_cheaper(boxes: Sequence[Rectangle], size: tuple[int, int]) -> bool:
 def pixel_mask(mask: Tensor, tile: int, size: tuple[int, int]) -> Tensor:
     """(rows, columns) → (H, W): tiles of `tile` texels as texels."""
     return mask.repeat_interleave(tile, 0)[: size[0]].repeat_interleave(tile, 1)[:, : size[1]]
+
+
+def tiles_on_cells(mask: Tensor, tile: int, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """(rows, columns) of tiles → (1, h, w): whether the centre of a cell of the image lies in a marked tile."""
+    row, column = (
+        ((torch.arange(cells, device=mask.device) + 0.5) * (extent / cells) / tile).long().clamp(max=most - 1)
+        for cells, extent, most in zip(grid, size, mask.shape)
+    )
+    return mask[row[:, None], column][None]
 
 
 def reads_marked(allocation: Allocation, mask: Tensor, tile: int) -> Tensor:

@@ -18,7 +18,7 @@ from texturevlm.cuda.launch import launch
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.packed import Marks
-from texturevlm.video.change import BLOCK, QUIET, SENSOR_RATE, Changes, Noise, check_values, initial_noise, tile_grid
+from texturevlm.video.change import BLOCK, Changes, Noise, check_values, initial_noise, quiet_rank, tile_grid
 
 POST_THREADS, TILE_NUMBERS = constants("change.cu", "POST_THREADS", "NUMBERS")
 MOST_TILES, DECIDE_THREADS, RECORD_WORDS = constants("change_decide.cu", "MOST_TILES", "DECIDE_THREADS", "WORDS")
@@ -114,8 +114,7 @@ class GpuComparison:
         common = {"turn": turn, "numbers": numbers, "words": self.words}
         sums = {"total": self.marks.total, "either": self.either.total, "rows": rows, "columns": columns}
         self._decide = _DECIDE.pack(**common, **sums, threshold=self.threshold, mask=self.mask, moved=self.moved)
-        rank = max(1, int(QUIET * self._tiles)) - 1  # of the tile that shows the noise, from the quietest
-        self._learn = _LEARN.pack(**common, rank=rank, tiles=self._tiles)
+        self._learn = _LEARN.pack(**common, rank=quiet_rank(self._tiles) - 1, tiles=self._tiles)
         self._take = _TAKE.fix(frame=frame, marks=self.marks.packed, either=self.either.packed, moved=self.moved)
 
     def set_frame(self, frame: Tensor, noise: Noise, *, copy: bool) -> None:
@@ -131,8 +130,7 @@ class GpuComparison:
         known = (sensor, noise.tiles.data_ptr(), noise.last.data_ptr())
         learned = (spare.sensor.data_ptr(), spare.tiles.data_ptr(), spare.last.data_ptr())
         floats, pixels = (0, start) if whole else (start, 0)
-        rate = max(SENSOR_RATE, 1 / (noise.frames + 1))
-        self._note[:] = _write_turn(floats, pixels, channel, *known, *learned, rate, copy, aligned)
+        self._note[:] = _write_turn(floats, pixels, channel, *known, *learned, noise.rate, copy, aligned)
         self._learned = spare._replace(frames=noise.frames + 1)
 
     def mark(self) -> None:

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,8 +25,8 @@ from torch import Tensor
 
 from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
 from texturevlm.rebuilding import rebuild
-from texturevlm.video.decoding import import_av
-from texturevlm.video.step import Step
+from texturevlm.video.sources import import_av
+from texturevlm.video.stream import Step
 
 PANEL_WIDTH = 560  # pixels: width of one panel
 STRIP_HEIGHT, BAR = 64, 4
@@ -114,3 +117,42 @@ def write_video(path: Path, size: tuple[int, int], fps: float) -> Iterator[Calla
             yield add
         finally:
             container.mux(stream.encode())
+
+
+MOST_WAITING = 2  # things that wait; more make the giver wait
+
+
+class Background:
+    """Calls `work` with each tuple of arguments that it is given; leaving the context waits until all are done."""
+
+    def __init__(self, work: Callable[..., None]) -> None:
+        self.work = work
+        self._waiting: Queue[tuple[Any, ...] | None] = Queue(MOST_WAITING)
+        self._failed: BaseException | None = None
+        self._thread = Thread(target=self._run, name="texturevlm-background", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __call__(self, *arguments: Any) -> None:
+        """Give work; raises what went wrong with earlier work."""
+        if self._failed is not None:
+            raise self._failed
+        self._waiting.put(arguments)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+        if error is None and self._failed is not None:
+            raise self._failed
+
+    def _run(self) -> None:
+        while (arguments := self._waiting.get()) is not None:
+            if self._failed is None:
+                try:
+                    self.work(*arguments)
+                except BaseException as error:  # raised where work is given
+                    self._failed = error

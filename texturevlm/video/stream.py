@@ -11,6 +11,9 @@ carried there but computed again now and then, behind a frame (`update_gpu.py`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,20 +22,19 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.channels.structure import luma
-from texturevlm.check import check_share
-from texturevlm.pipeline import Allocator
-from texturevlm.relevance import find_relevance
+from texturevlm.check import check_share, check_size
+from texturevlm.defaults import ALLOCATOR, BUDGET
+from texturevlm.placement import Allocator
+from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.relevance.information import MOST_CELL
 from texturevlm.relevance.maps import cell_level
-from texturevlm.types import Patches
+from texturevlm.types import Allocation, Patches, Texture
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
 from texturevlm.video.change_gpu import kernels_can_compare
-from texturevlm.video.choice import TokenChoice
-from texturevlm.video.frames import as_floats, as_frame
-from texturevlm.video.reuse import HeldPatches, HeldTokens, Rate
-from texturevlm.video.settings import StreamSettings
-from texturevlm.video.step import Reuse, Step
+from texturevlm.video.config import StreamConfig
+from texturevlm.video.sources import as_floats, as_frame
+from texturevlm.video.tokens import HeldPatches, Rate, TokenChoice
 from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels, channel_extents
 from texturevlm.video.update_gpu import GpuChannels, GpuFrameUpdate, GpuRelevance
 
@@ -40,33 +42,128 @@ MOSTLY_CHANGED = 0.5  # share of tiles, without a question: computing relevance 
 LEAST_CUT = 8  # a cut is shown once the rate pays for budget / LEAST_CUT tokens
 
 
+class Keyframe(StrEnum):
+    """Why everything was computed from a frame; NONE, the empty text, if only what changed was."""
+
+    NONE = ""
+    FIRST = "first"
+    CUT = "cut"
+    INTERVAL = "interval"
+    REFILL = "refill"  # the full budget after a cut, once the rate pays for it
+    POINTED = "pointed"
+    FAILURE = "failure"
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the reserve of a rate may be spent on it."""
+        return self not in (Keyframe.NONE, Keyframe.INTERVAL)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the frame goes on from the held one."""
+        return self not in (Keyframe.FIRST, Keyframe.CUT, Keyframe.FAILURE)
+
+
+@dataclass(frozen=True, eq=False)
+class Reuse:
+    """What one frame cost. Counts are read when they are asked for, so that nothing waits for them.
+
+    tiles, changed: the number of tiles, and of those that changed
+    chosen:    whether tokens were chosen again
+    refreshed: (K,), which patches were sampled; on the host where a GPU's record says so, see `sampled`
+    stale:     (K,), which patches still show an older frame, because the rate did not pay for them
+    used:      (K,), which slots hold a token
+    """
+
+    tiles: int
+    changed: int
+    keyframe: Keyframe
+    chosen: bool
+    refreshed: Tensor
+    stale: Tensor
+    used: Tensor
+
+    @cached_property
+    def sampled(self) -> Tensor:
+        """(K,), which patches were sampled, on the device of the patches."""
+        return self.refreshed.to(self.used.device)
+
+    @property
+    def share(self) -> float:
+        """The share of tiles that changed."""
+        return self.changed / self.tiles
+
+    @property
+    def tokens(self) -> int:
+        return int(self.used.sum())
+
+    @property
+    def fresh(self) -> int:
+        """Tokens that were sampled for this frame."""
+        return int((self.sampled & self.used).sum())
+
+    @property
+    def kept(self) -> int:
+        """Tokens that were kept from the last frame."""
+        return self.tokens - self.fresh
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The result of one frame. All of it except the counts is the stream's own; the next frame overwrites it.
+
+    index, time: of the frame, from 0; in seconds
+    texture:     red, green and blue of the held frame
+    channels:    the other channels, if any are kept
+    patches:     (1, K, 3, P, P) with the allocation
+    reuse:       what was kept and what was computed
+    """
+
+    index: int
+    time: float
+    texture: Texture
+    channels: Texture | None
+    relevance: Relevance
+    patches: Patches
+    reuse: Reuse
+
+    @property
+    def allocation(self) -> Allocation:
+        return self.patches.allocation
+
+    def held(self) -> Step:
+        """A copy whose picture the next frame does not overwrite: texture and allocation, to be drawn later."""
+        texture = replace(self.texture, levels=tuple(level.clone() for level in self.texture.levels), resident=None)
+        return replace(self, texture=texture, channels=None)
+
+
 class TokenStream:
     """One video, frame by frame.
 
-    size, budget, allocator and `settings`: see `StreamSettings`; other keyword arguments are options of the allocator
+    size:    (height, width) of every frame
+    options: fields of `StreamConfig`; other keyword arguments are options of the allocator
     """
 
     def __init__(
-        self, size: tuple[int, int], budget: int = 273, allocator: str | Allocator = "auto", **settings: Any
+        self, size: tuple[int, int], budget: int = BUDGET, allocator: str | Allocator = ALLOCATOR, **options: Any
     ) -> None:
-        given = self.settings = StreamSettings.parse(size, budget, allocator, settings)
-        self.size, self.budget = given.size, given.budget
+        given = self.config = StreamConfig.of(budget, allocator, options)
+        self.size, self.budget = check_size("VideoStream", size), given.budget
         self.rate = None if given.rate is None else Rate(given.rate, budget)
         self.patches = HeldPatches(budget, given.patch, torch.device(given.device), self.rate)
-        self.update = make_update(given, self.patches.pixels)
+        self.update = make_update(given, self.size, self.patches.pixels)
         self.device, self.channels, self.texture = self.update.device, self.update.channels, self.update.texture
         self.noise = initial_noise(self.size, given.tile, self.device)
         self.carry = CarriedRelevance(self.size, given.tile, given.flow)
         self._cell = min(cell_level(self.size, given.patch), len(self.texture.levels) - 1)
         self.gpu_relevance = self._make_gpu_relevance()
-        captured = self.update.comparison is not None and given.capturable
+        captured = self.update.comparison is not None and given.capturable(self.size)
         self.choice = TokenChoice(given.allocate, budget, given.hold, captured=captured)
-        self.encoded = None if given.encode is None else HeldTokens(given.encode, given.keep, given.context)
         self._given: Patches | None = None  # the Patches of the last step
         self.frames, self.since_keyframe, self.seconds = 0, 0, 0.0
         self.changed = False  # whether anything changed since the last keyframe
         self.incomplete = False  # whether the last cut got fewer tokens than the budget
-        self.pending = "first"  # why the next frame must be a keyframe; "" if it need not
+        self.pending = Keyframe.FIRST  # why the next frame must be a keyframe; NONE if it need not
 
     def step(self, frame: Any, *, time: float | None = None) -> Step:
         """Process the next frame.
@@ -77,13 +174,13 @@ class TokenStream:
                 failure the next frame is a keyframe
         """
         image = as_frame(frame, self.size, self.device, keep_bytes=self.update.comparison is not None)
-        now = self.seconds + (1 / self.settings.fps if self.frames else 0.0) if time is None else float(time)
+        now = self.seconds + (1 / self.config.fps if self.frames else 0.0) if time is None else float(time)
         found = self._compare(image)
         if self.rate is not None:
             self.rate.wait(now - self.seconds)
         self.seconds = now
-        why = self._keyframe_reason(found)
-        self.pending = "failure" if why in ("", "interval") else why  # in case this frame fails
+        why = self._due(found)
+        self.pending = why if why.urgent else Keyframe.FAILURE  # in case this frame fails
         try:
             with torch.no_grad():
                 origin, sampled = self._process(image, found, why)
@@ -97,7 +194,7 @@ class TokenStream:
         """Point at a box, xyxy in pixels of the held frame: it is relevant, and followed from here on."""
         self.carry.point(box)
         self._score()
-        self.pending = self.pending or "pointed"
+        self.pending = self.pending or Keyframe.POINTED
 
     def attend(self, attention: Tensor, *, share: float) -> None:
         """Where a model's attention went in the held frame, (1, h, w) of any extent: it is followed from here on.
@@ -106,17 +203,17 @@ class TokenStream:
         """
         self.carry.attend(attention, check_share("attend", "share", share))
         self._score()
-        self.pending = self.pending or "pointed"
+        self.pending = self.pending or Keyframe.POINTED
 
     def _make_gpu_relevance(self) -> GpuRelevance | None:
-        carried = {*CARRIED, *EMBEDDING_LAYERS}.intersection(self.settings.channel_names)
+        carried = {*CARRIED, *EMBEDDING_LAYERS}.intersection(self.config.channel_names)
         if carried or self.update.comparison is None or not 1 <= self._cell <= MOST_CELL:
             return None
-        return GpuRelevance(self.texture, self._cell, self.settings.balance, self.update.comparison)
+        return GpuRelevance(self.texture, self._cell, self.config.balance, self.update.comparison)
 
     def _compare(self, image: Tensor) -> Changes:
         pending, due = self.pending, self._due()
-        self.pending = "failure"  # in case the comparison fails
+        self.pending = Keyframe.FAILURE  # in case the comparison fails
         try:
             # What a rate pays for is known only once the host has seen what changed.
             found = self.update.compare(image, self.noise, keyframe=bool(due), sample=self.rate is None)
@@ -126,26 +223,23 @@ class TokenStream:
         self.pending = pending
         return found
 
-    def _due(self) -> str:
-        """Why the next frame must be a keyframe, whatever it shows; "" if it need not."""
-        due = self.since_keyframe + 1 >= self.settings.keyframe
-        return self.pending or ("interval" if due else "")
+    def _due(self, found: Changes | None = None) -> Keyframe:
+        """Why the next frame must be a keyframe, whatever it shows; or why this one must, with what was found in it."""
+        if self.pending:
+            return self.pending
+        if found is not None and found.cut:
+            return Keyframe.CUT
+        if found is not None and self.incomplete and self._affordable(Keyframe.CUT) >= self.budget:
+            return Keyframe.REFILL
+        return Keyframe.INTERVAL if self.since_keyframe + 1 >= self.config.keyframe else Keyframe.NONE
 
-    def _keyframe_reason(self, found: Changes) -> str:
-        """Why this frame must be a keyframe; "" if it need not."""
-        if self.pending or found.cut:
-            return self.pending or "cut"
-        if self.incomplete and self._affordable("cut") >= self.budget:
-            return "refill"
-        return self._due()
-
-    def _affordable(self, why: str) -> int:
+    def _affordable(self, why: Keyframe) -> int:
         """Tokens that the rate pays for now."""
-        return self.budget if self.rate is None else self.rate.affordable(cut=why not in ("", "interval"))
+        return self.budget if self.rate is None else self.rate.affordable(cut=why.urgent)
 
-    def _process(self, image: Tensor, found: Changes, why: str) -> tuple[Tensor | None, Tensor]:
+    def _process(self, image: Tensor, found: Changes, why: Keyframe) -> tuple[Tensor | None, Tensor]:
         """Update everything; returns the slots that tokens had, if they were chosen again, and what was sampled."""
-        if why not in ("", "interval") and self._affordable(why) < max(1, self.budget // LEAST_CUT):
+        if why.urgent and self._affordable(why) < max(1, self.budget // LEAST_CUT):
             self.patches.invalidate()  # another scene, and the rate does not pay for showing it
             return None, torch.zeros_like(self.patches.stale)
         origin = None
@@ -159,30 +253,30 @@ class TokenStream:
         if found.count and not why and (fresh := self._fresh_relevance()) is not None:
             self.carry.relevance = fresh.compute_if_due(found.share) or self.carry.relevance
         self.noise = self._next_noise(found.noise, why)
-        self.pending = ""
+        self.pending = Keyframe.NONE
         return origin, sampled
 
-    def _keyframe(self, image: Tensor, found: Changes, why: str) -> Tensor | None:
+    def _keyframe(self, image: Tensor, found: Changes, why: Keyframe) -> Tensor | None:
         """Compute everything from this frame."""
-        tokens = self.budget if why == "interval" else min(self.budget, self._affordable(why))
-        self.update.replace(as_floats(image))
+        tokens = min(self.budget, self._affordable(why)) if why.urgent else self.budget
+        self.update.replace(as_floats(image), found if why.goes_on else None)
         if self.gpu_relevance is not None:
             self.gpu_relevance.reset()
-        if why == "cut":
+        if why is Keyframe.CUT:
             self.carry.forget()
-        elif why != "failure" and self.carry.relevance is not None and self._fresh_relevance() is None:
+        elif why is not Keyframe.FAILURE and self.carry.relevance is not None and self._fresh_relevance() is None:
             self.carry.move(self._grey(), found.mask)
-        carried = {} if self.channels is None else self.carry.channels()
-        if why != "interval" or self.changed or found.count:  # a still scene has the same relevance
+        if self.channels is not None and why is not Keyframe.CUT:
+            self.channels.write(self.carry.channels(embeddings=False))
+        if why.urgent or self.changed or found.count:  # a still scene has the same relevance
             self._score()
         self.changed = False
         if self.channels is not None:
-            self.channels.rebuild()
-            self.carry.write_channels(carried, self.channels, rebuilt=True)
-        most = self._affordable(why) if why == "interval" and self.rate is not None else None
+            self.carry.read_channels(self.channels)
+        most = None if why.urgent or self.rate is None else self._affordable(why)
         self.incomplete = tokens < self.budget
-        origin = self._choose(tokens, most, force=True, free=why in ("first", "cut"))
-        if why == "first":  # make the graphs that the next frames will need; after `point` they wait
+        origin = self._choose(tokens, most, force=True, free=why in (Keyframe.FIRST, Keyframe.CUT))
+        if why is Keyframe.FIRST:  # make the graphs that the next frames will need; after `point` they wait
             assert self.carry.relevance is not None
             if (fresh := self._fresh_relevance()) is not None:
                 fresh.graph.prepare()
@@ -203,7 +297,7 @@ class TokenStream:
             self.carry.relevance = fresh.compute()
         else:
             self._carry_relevance(found)
-        most = None if self.rate is None else self._affordable("")
+        most = None if self.rate is None else self._affordable(Keyframe.NONE)
         return self._choose(int(self.choice.allocation.valid.sum()) if self.incomplete else self.budget, most)
 
     def _carry_relevance(self, found: Changes) -> None:
@@ -214,18 +308,19 @@ class TokenStream:
         if needed or found.share <= MOSTLY_CHANGED:
             self.carry.move(self._grey(), found.mask)
             if self.carry.needs_refresh():
-                fresh = find_relevance(self.texture, patch=self.settings.patch, relevance="none")
+                fresh = find_relevance(self.texture, patch=self.config.patch, relevance="none")
                 self.carry.refresh_untrusted(fresh)
         else:
             self._score()
         if self.channels is not None:
-            carried = self.carry.channels()
-            self.carry.write_channels(carried, self.channels, rebuilt=self.channels.refresh(found))
+            rebuilt = self.channels.refresh(found)
+            self.channels.write(self.carry.channels(embeddings=not rebuilt))
+            self.carry.read_channels(self.channels)
 
     def _fresh_relevance(self) -> GpuRelevance | None:
         """What computes relevance on the GPU, if it depends on the image alone and nothing is carried."""
         known = self.carry.relevance
-        if known is None or known.asked or self.settings.asks or self.carry.box is not None or self.carry.feedback:
+        if known is None or known.asked or self.config.asks or self.carry.box is not None or self.carry.feedback:
             return None
         return self.gpu_relevance
 
@@ -234,8 +329,10 @@ class TokenStream:
         if (fresh := self._fresh_relevance()) is not None:
             known = fresh.compute()
         else:
-            rows, columns = self.texture.levels[self._cell].shape[2:]
-            known = self.settings.score(self.texture, self.carry.box_map(), (rows, columns))
+            layers = None if self.channels is None else self.channels.layers
+            known = self.config.score(self.texture, layers, self.carry.box_map())
+            if known.grid != (grid := tuple(self.texture.levels[self._cell].shape[2:])):
+                raise ValueError(f"VideoStream: relevance must be on a grid of {grid}, got {known.grid}")
         self.carry.restart(known, self._grey())
 
     def _grey(self) -> Tensor:
@@ -252,51 +349,43 @@ class TokenStream:
             self.gpu_relevance.hold(self.choice.scale)
         return origin
 
-    def _sample(self, mask: Tensor, origin: Tensor | None, why: str) -> Tensor:
-        """Update patches and encoded tokens; returns which were sampled, (K,)."""
+    def _sample(self, mask: Tensor, origin: Tensor | None, why: Keyframe) -> Tensor:
+        """Update the patches; returns which were sampled, (K,)."""
         allocation, comparison = self.choice.allocation, self.update.comparison
         assert allocation is not None
         if origin is None and not why and comparison is not None and self.update.samples_patches:
-            if self.encoded is not None:  # the patches are up to date
-                everyone = torch.arange(self.budget, device=self.device)
-                self.encoded.update(self.texture, allocation, comparison.sampled, everyone)
             return comparison.read_sampled()
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:
             self.patches.rearrange(origin)
-        changed = None if why and self.rate is None else reads_marked(allocation, mask, self.settings.tile)
-        cut = why not in ("", "interval")
-        paid = self.patches.refresh(self.texture, allocation, changed, origin < 0, cut=cut)
-        if self.encoded is not None:
-            self.encoded.update(self.texture, allocation, paid, origin)
-        return paid
+        changed = None if why and self.rate is None else reads_marked(allocation, mask, self.config.tile)
+        return self.patches.refresh(self.texture, allocation, changed, origin < 0, cut=why.urgent)
 
-    def _next_noise(self, noise: Noise, why: str) -> Noise:
+    def _next_noise(self, noise: Noise, why: Keyframe) -> Noise:
         """The noise estimate after this frame; one that has little to do with the last frame teaches nothing."""
         if not why:
             return noise
-        known = noise if why in ("interval", "refill") else self.noise
-        tiles = torch.zeros_like(known.tiles) if why == "cut" else known.tiles
+        known = noise if why in (Keyframe.INTERVAL, Keyframe.REFILL) else self.noise
+        tiles = torch.zeros_like(known.tiles) if why is Keyframe.CUT else known.tiles
         return Noise(known.sensor, tiles, torch.zeros_like(noise.last), known.frames)
 
-    def _result(self, found: Changes, why: str, chosen: bool, sampled: Tensor) -> Step:
+    def _result(self, found: Changes, why: Keyframe, chosen: bool, sampled: Tensor) -> Step:
         allocation, known = self.choice.allocation, self.carry.relevance
         assert allocation is not None and known is not None
         if self._given is None or self._given.allocation is not allocation:
             self._given, self._used = Patches(self.patches.pixels, allocation), allocation.valid[0]
         reuse = Reuse(found.marked.size, found.count, why, chosen, sampled, self.patches.stale, self._used)
         layers = None if self.channels is None else self.channels.layers
-        tokens = None if self.encoded is None else self.encoded.tokens
-        return Step(self.frames - 1, self.seconds, self.texture, layers, known, self._given, tokens, reuse)
+        return Step(self.frames - 1, self.seconds, self.texture, layers, known, self._given, reuse)
 
 
-def make_update(settings: StreamSettings, pixels: Tensor) -> FrameUpdate:
+def make_update(config: StreamConfig, size: tuple[int, int], pixels: Tensor) -> FrameUpdate:
     """The strategy for a device: kernels where they run, PyTorch operations elsewhere.
 
     pixels: (1, K, 3, P, P), the patches, on the device
     """
-    size, tile, names, models = settings.size, settings.tile, settings.channel_names, settings.models
+    tile, names, models = config.tile, config.channel_names, config.models
     by_kernels = kernels_can_compare(pixels, size, tile)
     update = GpuFrameUpdate(size, tile, pixels) if by_kernels else FrameUpdate(size, tile, pixels.device)
     if names:

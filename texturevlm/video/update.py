@@ -27,7 +27,16 @@ from texturevlm.channels.structure import enlarge, luma
 from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
 from texturevlm.ops.mip import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Allocation, Texture
-from texturevlm.video.change import Changes, Noise, Rectangle, find_changes, grow_mask, tile_boxes, whole_is_cheaper
+from texturevlm.video.change import (
+    Changes,
+    Noise,
+    Rectangle,
+    find_changes,
+    grow_mask,
+    pixel_mask,
+    tile_boxes,
+    whole_is_cheaper,
+)
 from texturevlm.video.change_gpu import GpuComparison
 
 CONSTANT = ("x", "y", "eccentricity", "attention", "gaze")  # no frame changes them
@@ -65,10 +74,22 @@ class FrameUpdate:
         """
         return find_changes(frame, self.texture.levels[0], noise, tile=self.tile)
 
-    def replace(self, frame: Tensor) -> None:
-        """Hold another frame, all of it."""
-        self.texture.levels[0].copy_(frame)
+    def replace(self, frame: Tensor, found: Changes | None = None) -> None:
+        """Hold another frame, all of it, with all channels but the carried ones, which become zero.
+
+        found: what changed, if the frame goes on from the held one: that is its motion; else nothing moved
+        """
+        held, motion = self.texture.levels[0], None
+        if found is not None and self.channels is not None and "motion" in self.channels.names:
+            motion = (frame - held).abs().amax(1).clamp(max=1)
+            motion = motion.where(pixel_mask(found.mask, self.tile, self.size), 0.0)
+        held.copy_(frame)
         update_region(self.texture.levels, self._everything)
+        if self.channels is not None:
+            self.channels.rebuild()
+            if found is not None and motion is not None:
+                self.channels.write({"motion": motion})
+                self.channels.moved = tile_boxes(found.marked, self.tile, self.size)
 
     def apply(self, frame: Tensor, found: Changes) -> None:
         """Copy the changed tiles. Every level then equals one rebuilt from level 0, bit for bit."""
@@ -120,13 +141,19 @@ class StreamChannels:
         self._global = [name for name in self.names if CHANNELS[name].reach is None]
 
     def rebuild(self) -> None:
-        """Compute everything from the held frame; nothing moved."""
+        """Compute everything from the held frame; nothing moved, nothing is carried."""
         if self._before is not None:
             self._before.copy_(self.texture.levels[0])
+        self._clear_carried()
         self._build_whole([name for name in self.names if name not in CARRIED])
         if self._strokes is not None:
             self._strokes.refresh(self.texture.levels, [Rectangle(0, 0, *self.texture.size[::-1])])
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
+
+    def _clear_carried(self) -> None:
+        if carried := [name for name in self.names if name in CARRIED]:
+            for level in self.levels:
+                level.index_fill_(1, self._slots(carried), 0)
 
     def refresh(self, changes: Changes) -> bool:
         """Update the channels around the changed tiles; returns whether those of global reach were computed again."""
@@ -176,7 +203,7 @@ class StreamChannels:
     def on_grid(self, names: Sequence[str], grid: tuple[int, int]) -> Tensor:
         """(1, C, h, w): some channels on a grid of cells."""
         slots = [self.names.index(name) for name in names]
-        level = next((one for one in self.levels if one.shape[2:] == grid), self.levels[0])
+        level = next((level for level in self.levels if level.shape[2:] == grid), self.levels[0])
         return functional.interpolate(level[:, slots], grid, mode="area")
 
     def write(self, maps: Mapping[str, Tensor]) -> None:

@@ -30,7 +30,7 @@ from texturevlm.relevance.salience import maps_by_kernels
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison
-from texturevlm.video.choice import TokenValue, token_value
+from texturevlm.video.tokens import TokenValue, token_value
 from texturevlm.video.update import CARRIED, FrameUpdate, StreamChannels
 
 VALUE = slice(4, 6)  # where the value of the held tokens stands among the record's words
@@ -83,6 +83,7 @@ class GpuChannels(StreamChannels):
         self._everything = torch.tensor(everything, dtype=torch.int32, device=texture.device)
 
     def rebuild(self) -> None:
+        self._clear_carried()
         self._build_whole([name for name in self.names if name not in CARRIED and name not in self._by_kernel])
         self._run_everywhere()
         self.moved, self.changed = [], np.zeros(0, dtype=bool)
@@ -100,8 +101,8 @@ class GpuChannels(StreamChannels):
         """Those of the text channel, which takes longest; directly after `kernels.text`."""
         if "text" in self._reach:
             slot = self.names.index("text")
-            one = [level[:, slot : slot + 1] for level in self.levels]
-            update_marked_cuda(one, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
+            levels = [level[:, slot : slot + 1] for level in self.levels]
+            update_marked_cuda(levels, self.reduce[slot : slot + 1], marks, reach=(self._reach["text"],), early=True)
 
     def _run_everywhere(self) -> None:
         """All kernels on the whole frame, with what they keep from frame to frame."""
@@ -155,9 +156,12 @@ class GpuFrameUpdate(FrameUpdate):
         self.comparison.mark()
         self.comparison.report()  # which waits for all that `mark` has started
 
-    def replace(self, frame: Tensor) -> None:
-        super().replace(frame)
-        self.comparison.moved.zero_()
+    def replace(self, frame: Tensor, found: Changes | None = None) -> None:
+        super().replace(frame, found)
+        if found is not None and isinstance(self.channels, GpuChannels) and self.channels.motion is not None:
+            self.comparison.moved.copy_(found.mask)
+        else:
+            self.comparison.moved.zero_()
 
     def apply(self, frame: Tensor, found: Changes) -> None:
         if self._pending:

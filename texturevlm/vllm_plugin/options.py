@@ -8,12 +8,11 @@ from typing import Any
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
+from texturevlm.relevance import client_scorers
 
 # vLLM counts rotary positions of a tower up to 8,192, and two of them stand for a token of a row.
 LIMIT = 4096
 MOST = "texture_budget"  # of the model's config: the most tokens per image, set by --hf-overrides
-# Scorers that need no file, no hub and no model: the names come from a client.
-RELEVANCES = ("auto", "words", "scout", "prior", "channels", "none")
 NAMES = ("question", "budget", "allocator", "relevance")
 
 
@@ -30,8 +29,8 @@ def chosen_options(given: Mapping[str, Any], most: int) -> dict[str, Any]:
     return {
         "question": question,
         "budget": check_count("texturevlm", "budget", given.get("budget", most), 1, most),
-        "allocator": check_choice("texturevlm", "allocator", given.get("allocator", ALLOCATOR), ALLOCATORS),
-        "relevance": check_choice("texturevlm", "relevance", given.get("relevance", RELEVANCE), RELEVANCES),
+        "allocator": check_choice("texturevlm", "allocator", given.get("allocator", ALLOCATOR), ALLOCATORS.clients),
+        "relevance": check_choice("texturevlm", "relevance", given.get("relevance", RELEVANCE), client_scorers()),
     }
 
 

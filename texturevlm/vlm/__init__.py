@@ -1,7 +1,7 @@
 """Patches → a Hugging Face model, at their true positions, through hooks and public arguments.
 
-`adapter.py` is the contract; `families/` has one file per family, `reduction/` the hooks by which tokens leave inside a
-model, `attention/` those by which it attends with levels of detail.
+`adapter.py` is the contract; `families/` has one file per family. `hook.py` is the interface of what changes a model
+while it runs.
 """
 
 from typing import Any
@@ -11,9 +11,8 @@ from torch import nn
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.families import ENCODERS, FAMILIES
-from texturevlm.vlm.reduction.reducible import check_reducible
-from texturevlm.vlm.reduction.reducing import reduced
-from texturevlm.vlm.stored import stored_features
+from texturevlm.vlm.hook import HOOKS, ModelHook
+from texturevlm.vlm.stored import StoredFeatures
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
 
@@ -55,16 +54,16 @@ def installed() -> tuple[int, int]:
 __all__ = [
     "ENCODERS",
     "FAMILIES",
+    "HOOKS",
     "Adapter",
     "FixedBudget",
+    "ModelHook",
+    "StoredFeatures",
     "Tokens",
     "adapt",
     "adapter_for",
-    "check_reducible",
     "grid_weights",
     "installed",
     "own_grid",
-    "reduced",
-    "stored_features",
     "weighted",
 ]

@@ -11,7 +11,7 @@ or pixel shuffle turns into one embedding. Each patch has a position of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
 from texturevlm.vlm.places import COORDINATES, Places, frame, places
 from texturevlm.vlm.probe import moves
-from texturevlm.vlm.prompts import Picture, Prompt, filled, pair, worded
+from texturevlm.vlm.prompts import Prompt, PromptImage, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens
 from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
@@ -53,10 +53,6 @@ class Adapter(ABC):
     captured: ClassVar[bool] = False  # whether FixedBudget can capture it
     videos: ClassVar[bool] = False
     grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
-    reduces: ClassVar[
-        Mapping[str, set[str]]
-    ] = {}  # where `reduced` can act → what methods get there; then it has `scan`
-    tower_has_detail: ClassVar[bool] = False  # whether its tower can attend hierarchically
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
     levels: ClassVar[Sequence[str]] = LEVELS[:1]
     coordinates: ClassVar[Sequence[str]] = COORDINATES[:1]
@@ -148,7 +144,7 @@ class Adapter(ABC):
 
     @property
     def tower_blocks(self) -> Any:
-        """The blocks of the bound model's tower, if its tokens can be reduced."""
+        """The blocks of the bound model's tower."""
         raise NotImplementedError(f"tower_blocks: not for {self.config.model_type}")
 
     def language_of(self, model: Any) -> Any:
@@ -270,7 +266,7 @@ class Adapter(ABC):
         levels, coordinates: as for `prepare`
         """
         levels, coordinates = self.checked_layout("encode", levels, coordinates, COORDINATES)
-        views = still_views("encode", Picture(texture, allocation), self.side, levels=levels)
+        views = still_views("encode", PromptImage(texture, allocation), self.side, levels=levels)
         return to_tokens(allocation, views, self.embed(views, coordinates=coordinates))
 
     def prepare(
@@ -283,7 +279,7 @@ class Adapter(ABC):
         coordinates: str | None = None,
         fps: float = 2.0,
         weights: Any = None,
-        shares: Any = None,
+        pixels: Any = None,
     ) -> dict[str, Tensor]:
         """Everything that `model(**inputs)` or `model.generate(**inputs)` needs, batches padded on the left.
 
@@ -298,15 +294,15 @@ class Adapter(ABC):
                      scale; crops: every rectangle of one scale is an ordinary image by itself, at stock positions
         fps:         frames per second of the videos
         weights:     (B, K) per allocation: factors of the embeddings of each token, differentiable; 1 by default
-        shares:      (B, K, n, n) per allocation, n = 2 · merge, as `child_shares` makes them: a token that has shares
-                     is the weighted mean of its children's patch embeddings, at its own place; differentiable
+        pixels:      (B, K, 3, P, P) per allocation of images: what tokens show in the place of the texture's own
+                     samples, differentiable
         Levels and coordinates are by default those that the checkpoint was trained with: joint and fine unless its
         config says otherwise. Others, and videos, are for families that have them.
         """
         levels, coordinates = self.checked_layout("prepare", levels, coordinates, self.coordinates)
         ids: list[list[int]] = []
         views: list[View] = []
-        for prompt, pictures in pair("prepare", prompts, textures, allocations, weights, shares):
+        for prompt, pictures in pair("prepare", prompts, textures, allocations, weights, pixels):
             groups: list[list[View]] = []
             for picture in pictures:
                 groups += self.groups(picture, levels=levels, coordinates=coordinates)
@@ -316,31 +312,20 @@ class Adapter(ABC):
 
     def generate(self, prompts: Any, textures: Any, allocations: Any, **options: Any) -> Any:
         """The ids of the answers, (B, N). Options of `prepare`, and all that `model.generate` takes."""
-        names = ("levels", "coordinates", "fps", "weights", "shares")
+        names = ("levels", "coordinates", "fps", "weights", "pixels")
         own = {name: options.pop(name) for name in names if name in options}
         inputs = self.prepare(prompts, textures, allocations, **own)
         return answer_ids(self.model.generate(**inputs, **options), inputs["input_ids"].shape[1])
 
     def groups(
-        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+        self, picture: PromptImage, *, levels: str | None = None, coordinates: str | None = None
     ) -> list[list[View]]:
         """The views of a picture, one group per placeholder."""
-        self.check_shares("prepare", picture)
         if picture.is_video:
             raise ValueError(
                 f"prepare: textures must be images for {type(self).__name__}, got a video: give its frames as images"
             )
         return [[view] for view in still_views("prepare", picture, self.side, levels=levels or self.trained.levels)]
-
-    def check_shares(self, function: str, picture: Picture) -> None:
-        """Raise if tokens of a picture cannot be merged so."""
-        if picture.shares is None:
-            return
-        if picture.is_video:
-            raise ValueError(f"{function}: shares are for images, got a video")
-        wanted, got = 2 * self.merge, picture.shares.shape[-1]
-        if got != wanted:
-            raise ValueError(f"{function}: shares must be (B, K, {wanted}, {wanted}) for this model, got n = {got}")
 
     def clip_groups(self, moments: Sequence[View]) -> list[list[View]]:
         """The views of a video's moments, one group per placeholder; images one after another without videos."""
@@ -359,7 +344,7 @@ class Adapter(ABC):
         """All texts that stand for a picture in a prompt."""
         return [self.mark]
 
-    def spell(self, prompt: Prompt, pictures: Sequence[Picture], fillings: Sequence[str]) -> list[int]:
+    def spell(self, prompt: Prompt, pictures: Sequence[PromptImage], fillings: Sequence[str]) -> list[int]:
         """The ids of a prompt whose placeholders are filled."""
         text = worded("prepare", self.processor, prompt, pictures, self.marks)
         ids: list[int] = self.tokenizer(filled("prepare", text, self.marks, fillings))["input_ids"]
@@ -451,7 +436,7 @@ class Adapter(ABC):
         texture = Texture.open(torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size))
         corners = torch.tensor([[0.0, 0.0], [1.0, 0.0]]) * self.side
         allocation = Allocation.of_boxes(torch.cat([corners, corners + self.side], -1)[None], size, self.side)
-        (near,) = still_views("adapt", Picture(texture, allocation), self.side)
+        (near,) = still_views("adapt", PromptImage(texture, allocation), self.side)
         far = replace(near, centre=near.centre * torch.tensor([3.0, 1.0]))  # the same pixels elsewhere
         if not moves(self, lambda: self.embed([near])[0][0], lambda: self.embed([far])[0][0]):
             self.refuse("the positions of chosen patches")

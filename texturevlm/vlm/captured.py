@@ -16,15 +16,14 @@ from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import Compiled, KeptReplays, Replay
-from texturevlm.reduce import ReduceStep
 from texturevlm.sampling import sample
-from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import PrefillOutput, generate_behind
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
+from texturevlm.vlm.upright import as_read
 from texturevlm.vlm.views import check_readable
 from texturevlm.vlm.weights import addresses
 
@@ -59,8 +58,6 @@ class FixedBudget:
     bucket:      prompts are padded to a multiple of it
     `tower`, `prefills` (by length, the oldest is dropped first) and `decode` are captured when they are first needed.
     """
-
-    steps: tuple[ReduceStep, ...] = ()  # that reduce its tokens: none, as ReducedBudget has them
 
     def __init__(
         self,

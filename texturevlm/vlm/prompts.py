@@ -19,17 +19,17 @@ Prompt = str | list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class PromptImage:
     """Images of one size, or the frames of a video, with their allocation.
 
     weight: (B, K), weight of each token; None: 1
-    shares: (B, K, n, n), of the children of merged tokens (merged.py); None: no token is merged
+    pixels: (B, K, 3, P, P), what the tokens show in the place of the texture's own samples; None: these
     """
 
     texture: Texture
     allocation: Allocation
     weight: Tensor | None = None
-    shares: Tensor | None = None
+    pixels: Tensor | None = None
 
     @property
     def is_video(self) -> bool:
@@ -43,8 +43,8 @@ def is_conversation(prompt: Any) -> bool:
 
 
 def pair(
-    function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None, shares: Any = None
-) -> list[tuple[Prompt, list[Picture]]]:
+    function: str, prompts: Any, textures: Any, allocations: Any, weights: Any = None, pixels: Any = None
+) -> list[tuple[Prompt, list[PromptImage]]]:
     """Each prompt with its pictures.
 
     prompts: one, or a list of them. With one, all textures belong to it, in order; a Texture that has several images
@@ -52,36 +52,37 @@ def pair(
              or one Texture whose batch has as many images
     """
     if isinstance(prompts, str) or is_conversation(prompts):
-        return [(prompts, _pictures(function, textures, allocations, weights, shares))]
+        return [(prompts, _pictures(function, textures, allocations, weights, pixels))]
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise TypeError(f"{function}: prompts must be a text, messages, or a list of those, got {prompts!r:.60}")
     if isinstance(textures, Texture):
-        textures, allocations, weights, shares = _apart(function, textures, allocations, weights, shares)
-    weights, shares = ([None] * len(prompts) if one is None else one for one in (weights, shares))
-    if not len(prompts) == len(textures) == len(allocations) == len(weights) == len(shares):
+        textures, allocations, weights, pixels = _apart(function, textures, allocations, weights, pixels)
+    weights, pixels = ([None] * len(prompts) if one is None else one for one in (weights, pixels))
+    if not len(prompts) == len(textures) == len(allocations) == len(weights) == len(pixels):
         raise ValueError(
             f"{function}: textures and allocations must be one per prompt ({len(prompts)}), "
             f"got {len(textures)} and {len(allocations)}"
         )
-    given = zip(prompts, textures, allocations, weights, shares)
+    given = zip(prompts, textures, allocations, weights, pixels)
     return [(prompt, _pictures(function, *own)) for prompt, *own in given]
 
 
-def _pictures(function: str, textures: Any, allocations: Any, weights: Any, shares: Any) -> list[Picture]:
+def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixels: Any) -> list[PromptImage]:
     if isinstance(textures, Texture) != isinstance(allocations, Allocation):
         got = f"{type(textures).__name__} and {type(allocations).__name__}"
         raise TypeError(f"{function}: textures and allocations must both be lists, or one of each, got {got}")
     if isinstance(textures, Texture):
-        textures, allocations, weights, shares = [textures], [allocations], [weights], [shares]
-    weights, shares = ([None] * len(textures) if one is None else one for one in (weights, shares))
-    if not len(textures) == len(allocations) == len(weights) == len(shares):
+        textures, allocations, weights, pixels = [textures], [allocations], [weights], [pixels]
+    weights, pixels = ([None] * len(textures) if one is None else one for one in (weights, pixels))
+    if not len(textures) == len(allocations) == len(weights) == len(pixels):
         raise ValueError(f"{function}: allocations must be one per texture ({len(textures)}), got {len(allocations)}")
-    for allocation, weight, share in zip(allocations, weights, shares):
+    for allocation, weight, own in zip(allocations, weights, pixels):
         if weight is not None:
             check_shapes(function, valid=(allocation.valid, "B K"), weights=(weight, "B K"))
-        if share is not None:
-            check_shapes(function, valid=(allocation.valid, "B K"), shares=(share, "B K n n"))
-    return [Picture(*one) for one in zip(textures, allocations, weights, shares)]
+        if own is not None:
+            side = allocation.patch
+            check_shapes(function, valid=(allocation.valid, "B K"), pixels=(own, f"B K 3 {side} {side}"))
+    return [PromptImage(*one) for one in zip(textures, allocations, weights, pixels)]
 
 
 def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Tensor | None) -> tuple[Any, ...]:
@@ -94,7 +95,7 @@ def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Te
     return texture.split(), allocations, *(None if one is None else [one[own] for own in singles] for one in columns)
 
 
-def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Picture], marks: Sequence[str]) -> str:
+def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[PromptImage], marks: Sequence[str]) -> str:
     """The prompt as text by the chat template of the model, with one placeholder per picture.
 
     marks: the placeholders; a text that holds one of them is used as it is

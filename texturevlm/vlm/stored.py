@@ -6,29 +6,31 @@ The prompt is assembled as always, because its packed rows say where the tokens 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor
 
 from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.captured_generate import KnownOf, dense_keys
+from texturevlm.vlm.hook import ModelHook
 
 
-@contextmanager
-def stored_features(adapter: Adapter, features: Sequence[Sequence[Tensor]]) -> Iterator[None]:
-    """Inside, the model of an adapter gets these features instead of running its tower. Hold the adapter's lock.
+class StoredFeatures(ModelHook):
+    """The model gets features instead of running its tower.
 
-    adapter:  bound
     features: as from `Adapter.embed`, for the views of one batch of prompts, in their order
     """
-    wrong = sorted({one.dim() for part in features for one in part} - {2})
-    if not features or wrong:
-        got = f"{len(features)} lists" + (f" with a tensor of {wrong[0]} dimensions" if wrong else "")
-        raise ValueError(f"stored_features: features must be lists of (n, D), got {got}")
-    undo = []
-    try:
-        for one in adapter.replaced_tower(features):
-            undo.append(one)
-        yield
-    finally:
-        while undo:
-            undo.pop().remove()
+
+    def __init__(self, features: Sequence[Sequence[Tensor]]) -> None:
+        wrong = sorted({one.dim() for part in features for one in part} - {2})
+        if not features or wrong:
+            got = f"{len(features)} lists" + (f" with a tensor of {wrong[0]} dimensions" if wrong else "")
+            raise ValueError(f"StoredFeatures: features must be lists of (n, D), got {got}")
+        self.features = features
+
+    @contextmanager
+    def run(self, adapter: Adapter, *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
+        with ExitStack() as undo:
+            for one in adapter.replaced_tower(self.features):
+                undo.callback(one.remove)
+            yield dense_keys

@@ -12,7 +12,7 @@ from typing import Any
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import MOST_FINE_PAGES
-from texturevlm.vlm.finer import Finer, read_finer
+from texturevlm.placement.finer import Finer, read_finer
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.views import LEVELS
 

@@ -1,7 +1,7 @@
 """Texture + Allocation → views: the chosen patches of one image, or of one moment of a video, in reading order.
 
 Here unused slots are dropped and patches are sampled. Rotated footprints arrive upright, at their places in the upright
-frame of the page (turned.py). This reads values on the host: the number of tokens decides the length of a prompt.
+frame of the page (upright.py). This reads values on the host: the number of tokens decides the length of a prompt.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.sampling import sample
-from texturevlm.turned import as_read
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
-from texturevlm.vlm.merged import merged_pixels
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.upright import as_read
 
 LEVELS = ("joint", "apart", "causal")
 COLUMNS = ("pixels", "centre", "step", "slot", "moment", "weight")
@@ -98,7 +97,7 @@ def moment_view(
     return replace(view, moment=moment, video=True, causal=levels == "causal", fps=fps, seconds=time)
 
 
-def still_views(function: str, picture: Picture, side: int, *, levels: str = "joint") -> list[View]:
+def still_views(function: str, picture: PromptImage, side: int, *, levels: str = "joint") -> list[View]:
     """One view per image of the batch."""
     texture, allocation = picture.texture, picture.allocation
     check_readable(function, texture, allocation, side)
@@ -106,21 +105,24 @@ def still_views(function: str, picture: Picture, side: int, *, levels: str = "jo
         raise ValueError(
             f"{function}: allocation must be for {texture.batch} images like the texture, got {allocation.batch}"
         )
-    texture = _only_colours(texture)
-    pixels = sample(texture, _readable(allocation)).pixels
-    if picture.shares is not None:
-        pixels = merged_pixels(texture, _readable(allocation), picture.shares, pixels)
+    pixels = sampled(texture, allocation) if picture.pixels is None else picture.pixels
     views = []
     for image in range(allocation.batch):
         read = as_read(function, allocation.each(itemgetter(slice(image, image + 1))))
         order, begins = _reading_order(read, 0, levels)
         if len(order) == 0:
             raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
-        own = _colours(pixels[image], texture)[order].unsqueeze(1)
+        own = pixels[image][order].unsqueeze(1)
         weight = None if picture.weight is None else picture.weight[image : image + 1]
         view = _view(read, weight, 0, order, begins, own)
         views.append(replace(view, causal=levels == "causal"))
     return views
+
+
+def sampled(texture: Texture, allocation: Allocation) -> Tensor:
+    """(B, K, 3, P, P): what a model is shown of footprints; finite in unused slots."""
+    texture = _only_colours(texture)
+    return _colours(sample(texture, _readable(allocation)).pixels, texture)
 
 
 def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "joint") -> View:
@@ -137,7 +139,7 @@ def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "j
     return replace(view, causal=levels == "causal")
 
 
-def video_view(function: str, picture: Picture, side: int, *, levels: str, moments: int) -> View:
+def video_view(function: str, picture: PromptImage, side: int, *, levels: str, moments: int) -> View:
     """All frames in one view: a token of frame f shows f and the frames after it, `moments` of them in all.
 
     picture: a texture with one image per frame, and an allocation for one sample, whose `source` says which frame
@@ -146,6 +148,8 @@ def video_view(function: str, picture: Picture, side: int, *, levels: str, momen
     check_readable(function, texture, allocation, side)
     if allocation.batch != 1:
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
+    if picture.pixels is not None:
+        raise ValueError(f"{function}: pixels are for images, got a video")
     upright = as_read(function, allocation)
     order, begins = _reading_order(upright, 0, levels)
     if len(order) == 0:
@@ -248,11 +252,11 @@ def _only_colours(texture: Texture) -> Texture:
 
 
 def _colours(pixels: Tensor, texture: Texture) -> Tensor:
-    """(K, C, P, P) → (K, 3, P, P)."""
+    """(..., K, C, P, P) → (..., K, 3, P, P)."""
     if set(COLOURS) <= set(texture.names):
-        return pixels[:, [texture.names.index(name) for name in COLOURS]]
+        return pixels[..., [texture.names.index(name) for name in COLOURS], :, :]
     if len(texture.names) == 1:
-        return pixels.expand(-1, 3, -1, -1)
+        return pixels.expand(*pixels.shape[:-3], 3, -1, -1)
     raise ValueError(f"prepare: texture must have {', '.join(COLOURS)}, or one channel, got {', '.join(texture.names)}")
 
 

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate.auto import auto
-from texturevlm.allocate.cascade import cascade
-from texturevlm.capture import CompiledChooser, compile
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.cascade import cascade
 from texturevlm_lab.bench.baselines import plain_cascade, plain_pytorch
 from texturevlm_lab.bench.pictures import SIDE, page, photograph
 from texturevlm_lab.bench.report import Report, Row
@@ -79,8 +79,8 @@ def _on_gpu(report: Report) -> None:
     ]
 
 
-def _chooser(allocator: str, **options: Any) -> CompiledChooser:
-    return CompiledChooser(BUDGET, allocator, patch=PATCH, relevance="none", **options)
+def _chooser(allocator: str, *, graphs: int = MOST_GRAPHS, **options: Any) -> CompiledChooser:
+    return CompiledChooser(TokenConfig(BUDGET, allocator, "none", patch=PATCH, options=options), graphs)
 
 
 def _captured(report: Report, work: str, chooser: CompiledChooser, image: Tensor, bar: float | None = None) -> float:

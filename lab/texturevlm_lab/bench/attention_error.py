@@ -18,15 +18,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_about
 from texturevlm.draw import to_pil
-from texturevlm.ops import BlockLayout, hierarchical_attention
-from texturevlm.ops.block_layout import FINE
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.attention import AttentionOptions
-from texturevlm.vlm.attention.token_order import visual_order
-from texturevlm.vlm.attention.tower import TowerAttention
 from texturevlm.vlm.loops import query_and_key
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
+from texturevlm_lab.attention import AttentionOptions
+from texturevlm_lab.attention.block_layout import FINE, BlockLayout
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
+from texturevlm_lab.attention.token_order import visual_order
+from texturevlm_lab.attention.tower import TowerAttention
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.reader import READER_QUESTION, random_reader
 from texturevlm_lab.evaluate.markdown import markdown_table
@@ -188,7 +188,7 @@ def _spread(values: list[float]) -> str:
 def own_views(model: VLM, image: Any) -> Sequence[View]:
     """The views of an image on the model's own grid."""
     (prepared,) = model.prepare(image).images
-    (views,) = model.adapter.groups(Picture(prepared.texture, own_grid(model.adapter, prepared.texture)))
+    (views,) = model.adapter.groups(PromptImage(prepared.texture, own_grid(model.adapter, prepared.texture)))
     return views
 
 

@@ -6,6 +6,7 @@ reads four patches per token, has rows of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,25 +15,31 @@ from torch import Tensor
 
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
-from texturevlm.vlm.attention import AttentionOptions, AttentionRun, ModelAttention, attend
 from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.captured_generate import KnownOf, dense_keys
+from texturevlm.vlm.captured_generate import KnownOf
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.hook import running
+from texturevlm.vlm.prompts import PromptImage
+from texturevlm_lab.attention import AttentionHook, AttentionOptions, LanguageAttention, VisionAttention
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.vlm_model import prompt_ids, random_model, their_first_token
 
 A4, SMALL_PAGE = (3508, 2480), (256, 320)
 MOST_STEPS = 256  # of decoding, while it is timed
-FINE = AttentionOptions()
-TOWERS = {"dense": None, "hierarchical, 10% fine": FINE, "window": AttentionOptions(kind="window")}
-WAYS = {
-    "dense": ModelAttention(None, None),
-    "hierarchical, 10% fine": ModelAttention(FINE, None),
-    "hierarchical, 10% fine, 4 layers share a choice": ModelAttention(AttentionOptions(share=4), None),
-    "hierarchical, 10% fine, the tower too": ModelAttention(FINE, FINE),
-    "hierarchical, 10% fine, the tower in windows": ModelAttention(FINE, TOWERS["window"]),
-    "dense, the tower in windows": ModelAttention(None, TOWERS["window"]),
+FINE, WINDOWS = LanguageAttention(AttentionOptions()), VisionAttention(AttentionOptions(kind="window"))
+FINE_TOWER = VisionAttention(FINE.detail)
+TOWERS: dict[str, list[AttentionHook]] = {
+    "dense": [],
+    "hierarchical, 10% fine": [FINE_TOWER],
+    "window": [WINDOWS],
+}
+WAYS: dict[str, list[AttentionHook]] = {
+    "dense": [],
+    "hierarchical, 10% fine": [FINE],
+    "hierarchical, 10% fine, 4 layers share a choice": [LanguageAttention(AttentionOptions(share=4))],
+    "hierarchical, 10% fine, the tower too": [FINE_TOWER, FINE],
+    "hierarchical, 10% fine, the tower in windows": [WINDOWS, FINE],
+    "dense, the tower in windows": [WINDOWS],
 }
 
 
@@ -42,24 +49,25 @@ def add_page(report: Report) -> None:
     size = SMALL_PAGE if report.quick else A4
     texture = Texture((torch.rand(1, 3, *size, device=report.device),)).mipmapped()
     grid = own_grid(adapter, texture)
-    (views,) = adapter.groups(Picture(texture, grid))
+    (views,) = adapter.groups(PromptImage(texture, grid))
     tokens = len(views[0])
     inputs = adapter.assemble([prompt_ids(adapter, tokens)], views)
     work = f"page of {tokens} visual tokens, 4B model"
     calls: dict[str, int] = {}
     with torch.no_grad():
         for by, tower in TOWERS.items():
-            _again(adapter, ModelAttention(None, tower))
+            _again(adapter, tower)
             report.add_call(work, f"vision tower alone, {by}", partial(adapter.embed, views), slow=True)
-        for by, attention in WAYS.items():
-            run = _again(adapter, attention)
+        for by, hooks in WAYS.items():
+            _again(adapter, hooks)
             report.add_call(f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
-            if attention.tower is None:  # what the tower does is over when a token follows
+            if not any(isinstance(one, VisionAttention) for one in hooks):  # its work is over when a token follows
                 step = next_token(adapter, inputs)
                 report.add_call(f"{work}, each further token", by, step, slow=True)
                 calls[by] = operations(step)
                 del step  # its cache is large
-                decode, replayed = captured_next_token(adapter, inputs, dense_keys if run is None else run.known)
+                with running(adapter, hooks) as known:
+                    decode, replayed = captured_next_token(adapter, inputs, known)
                 replayed()
                 assert decode.replay is not None
                 how = "from a graph" if decode.replay.reason is None else f"no graph: {decode.replay.reason}"
@@ -80,10 +88,11 @@ def operations(call: Any) -> int:
     return sum(one.cpu_parent is None or not one.cpu_parent.name.startswith("aten::") for one in own)
 
 
-def _again(adapter: QwenAdapter, attention: ModelAttention) -> AttentionRun | None:
+def _again(adapter: QwenAdapter, hooks: Sequence[AttentionHook]) -> None:
     """Bind the adapter's model anew, so that it attends as given."""
     adapter.bind(adapter.restore())
-    return attend(adapter, attention)
+    for hook in hooks:
+        hook.attach(adapter)
 
 
 def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:

@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from texturevlm.allocate.cascade import plans_for
 from texturevlm.channels import structure
 from texturevlm.ops import backend as backends
+from texturevlm.ops.cover import Footprints
 from texturevlm.ops.mip import level_extents, mipmap_reference
-from texturevlm.ops.select import Footprints, select
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
+from texturevlm_lab.allocators.cascade import plans_for
+from texturevlm_lab.allocators.select import select
 from texturevlm_lab.bench.timing import Work
 
 

@@ -118,21 +118,20 @@ def _decode(number: int) -> int:
 def _driven(pool: Pool, units: int, warm: int) -> tuple[float, int]:
     """Have all units made: µs per image, and of how many, by the wall clock from when the first `warm` units are done.
 
-    warm: as many as the pool works on at once: every worker gets some of these
+    warm: as many as the pool works on at once: every worker gets some of these, and the others wait until it has begun
     """
-    waiting, done, rows, started, first = iter(range(units)), 0, 0, 0.0, set(range(warm))
+    rows, started = 0, 0.0
     try:
-        while done < units:
-            while pool.room and (number := next(waiting, None)) is not None:
-                pool.submit(number, 0)
-            event = pool.next()
-            if isinstance(event, (Failed, Died)):
-                raise RuntimeError(f"bench corpus: {event}")
-            if isinstance(event, Finished):
-                done += 1
-                rows += event.done.rows if started else 0
-                first.discard(event.number)
-                started = started or (0.0 if first else time.perf_counter())
+        for numbers in (range(warm), range(warm, units)):
+            waiting, left, rows, started = iter(numbers), len(numbers), 0, time.perf_counter()
+            while left:
+                while pool.room and (number := next(waiting, None)) is not None:
+                    pool.submit(number, 0)
+                event = pool.next()
+                if isinstance(event, (Failed, Died)):
+                    raise RuntimeError(f"bench corpus: {event}")
+                if isinstance(event, Finished):
+                    left, rows = left - 1, rows + event.done.rows
         return (time.perf_counter() - started) * 1e6 / rows, rows
     finally:
         pool.close()

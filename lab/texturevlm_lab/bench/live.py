@@ -8,13 +8,14 @@ of a frame is work of the host.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 
 import torch
 
 from texturevlm.defaults import BUDGET
-from texturevlm.live import VideoStream
+from texturevlm.video.live import VideoStream
 from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing, elapsed, waited
 from texturevlm_lab.bench.video import CAPTURABLE, FULL_HD, SMALL, clips
@@ -75,9 +76,9 @@ def bench(report: Report) -> None:
 def _add_parts(report: Report, stream: VideoStream, frames: list[torch.Tensor], count: int, *, repeats: int) -> None:
     """The parts of a frame, each by itself. count: tokens that a frame takes through the language model"""
     talk, images = stream.conversation, cycle(frames)
-    assert talk is not None and talk.layout is not None
+    assert talk is not None
     step = stream.tokens.step(next(images))
-    slots = list(talk.layout.reading)[:count]  # in reading order
+    slots = list(talk.places)[:count]  # in reading order
     tokens = [slot for moment in talk.moments[::-1] for slot in moment.visual()][:count]
     parts = {
         "frame → patches": lambda: stream.tokens.step(next(images)),
@@ -92,12 +93,12 @@ def _fill(stream: VideoStream, frames: list[torch.Tensor], limit: int) -> int:
     """Make every frame a moment until the cache is full; returns how many frames that took."""
     talk = stream.conversation
     assert talk is not None
-    usual, talk.interval = talk.interval, EVERY_FRAME
+    usual, talk.config = talk.config, replace(talk.config, interval=EVERY_FRAME)
     count = 0
     while talk.evicted == 0 and count < limit:
         stream.step(frames[count % len(frames)])
         count += 1
-    talk.interval = usual
+    talk.config = usual
     return count
 
 

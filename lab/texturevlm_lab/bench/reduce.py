@@ -19,21 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.pipeline import choose_tokens
-from texturevlm.reduce import METHODS, ReduceStep, steps_of
+from texturevlm.placement import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.reduction.reducing import reduced
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View, moment_view
 from texturevlm.vlm.weighted import own_grid
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.published import LEGEND, PUBLISHED, RESIZED
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.vlm_model import PROMPT_WORDS, QUESTION, gibibytes, prompt_ids, random_model
+from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
+from texturevlm_lab.rivals.hooks.reducing import reduced
 
 PAGE, KEEP, ANSWER = (3508, 2480), 273, 7
 PARTS, FEW_PARTS = 4, 2  # of the page along each side: the moments of a clip
@@ -216,7 +216,7 @@ def _inputs(adapter: QwenAdapter, image: Tensor, way: Way) -> dict[str, Tensor]:
     allocation = choose_tokens(
         texture, asking, budget=way.budget, patch=side, allocator=way.allocator, relevance=relevance
     )
-    views = [view for group in adapter.groups(Picture(texture, allocation)) for view in group]
+    views = [view for group in adapter.groups(PromptImage(texture, allocation)) for view in group]
     return adapter.assemble([prompt_ids(adapter, sum(len(view) for view in views))], views)
 
 

@@ -18,17 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.capture import CompiledChooser
 from texturevlm.channels import PRESETS, build
-from texturevlm.cuda.graph import Replay
+from texturevlm.cuda.graph import Replay, can_capture
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
+from texturevlm.video import ARRAYS, Step, StreamConfig, open_video
 from texturevlm.video.change import initial_noise
-from texturevlm.video.settings import StreamSettings
-from texturevlm.video.sources import ARRAYS, open_video
-from texturevlm.video.step import Step
 from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
@@ -100,7 +98,7 @@ def _channels(report: Report, clip: Clip) -> None:
         last.copy_(frame)
         return built.levels
 
-    captured = Replay(anew, [clip.frames[0]]) if last.is_cuda else None
+    captured = Replay(anew, [clip.frames[0]]) if can_capture(last.device) else None
     follow, _ = _follower(clip, channels=LAYERS)
     what = "texture and fast channels"
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, faster=CHANNELS_FASTER)
@@ -114,8 +112,8 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
         return sample(texture, choose_tokens(texture, budget=budget, allocator=CAPTURABLE, relevance="none"))
 
     captured = None
-    if clip.frames[0].is_cuda:
-        captured = CompiledChooser(budget, CAPTURABLE, patch=PATCH, relevance="none")
+    if can_capture(clip.frames[0].device):
+        captured = CompiledChooser(TokenConfig(budget, CAPTURABLE, "none", patch=PATCH), MOST_GRAPHS)
     follow = _stream(clip, budget, PATCH).step
     what = f"frame → {budget} patches"
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
@@ -153,21 +151,16 @@ def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[f
     """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
     first = clip.frames[0]
     size = (first.shape[2], first.shape[3])
-    update = make_update(StreamSettings(size, tile=TILE, channels=channels), first.new_zeros(1, 1, 3, 1, 1))
+    update = make_update(StreamConfig(tile=TILE, channels=channels), size, first.new_zeros(1, 1, 3, 1, 1))
     noise = initial_noise(size, TILE, first.device)
     shares: list[float] = []
-
-    def hold(frame: Tensor) -> None:
-        update.replace(frame)
-        if update.channels is not None:
-            update.channels.rebuild()
 
     def follow(frame: Tensor) -> None:
         nonlocal noise
         found = update.compare(frame, noise)
         if update.samples_patches:  # by kernels: everything is up to date
             if found.cut:  # a stream makes this a keyframe
-                hold(frame)
+                update.replace(frame)
         else:
             update.apply(frame, found)
             if update.channels is not None:
@@ -175,7 +168,7 @@ def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[f
         noise = found.noise
         shares.append(found.share)
 
-    hold(first)
+    update.replace(first)
     return follow, shares
 
 

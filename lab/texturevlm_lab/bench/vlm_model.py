@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.ask import VLM
-from texturevlm.ask.choose import in_slots
 from texturevlm.ask.pretrained import PlainProcessor
-from texturevlm.capture import compile as capture
 from texturevlm.defaults import ALLOCATOR
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
+from texturevlm.placement import compile as capture
+from texturevlm.placement.placement import in_slots
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
 from texturevlm.vlm.captured import FixedBudget, TowerOutput

@@ -15,18 +15,16 @@ from typing import Any
 import torch
 import transformers
 
-from texturevlm import reduce
 from texturevlm.allocate import ALLOCATORS as KNOWN_ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.options import check_context, check_family_looks
+from texturevlm.ask.config import check_context, check_family_looks
 from texturevlm.ask.pretrained import find
 from texturevlm.check import check_choice
 from texturevlm.commands import arguments
-from texturevlm.relevance import SCORERS
-from texturevlm.relevance.named import BY_HAND
-from texturevlm.vlm import check_reducible
+from texturevlm.relevance import check_relevance
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.families import FAMILIES
+from texturevlm_lab import rivals
 from texturevlm_lab.commands.eval import nothing_left, report_skipped
 from texturevlm_lab.evaluate import answering, video_answers
 from texturevlm_lab.evaluate.answer_digests import questions_digest, weights_digest
@@ -40,6 +38,7 @@ from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.evaluate.presence import presence_questions
 from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.video_data import load_video_questions
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
 
 ROWS, TABLE = "answers.jsonl", "answers.md"
 VIDEO_ROWS, VIDEO_TABLE = "video-answers.jsonl", "video-answers.md"
@@ -92,17 +91,19 @@ def _check_names(options: argparse.Namespace) -> None:
     if len(options.metrics or ()) > 1:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     if options.reduce == [ALL]:
-        options.reduce = list(reduce.METHODS)
+        options.reduce = list(rivals.METHODS)
     known: dict[str, Any] = {
         "metrics": ANSWER_METRICS,
-        "allocators": KNOWN_ALLOCATORS,
-        "relevance": ["auto", *(name for name in SCORERS if name not in BY_HAND), "model"],
-        "reduce": reduce.METHODS,
+        "reduce": rivals.METHODS,
         "conditions": INPUT_KINDS,
     }
     for option, names in known.items():
         for name in getattr(options, option) or ():
             check_choice("eval", f"--{option}", name, names)
+    for name in options.allocators or ():
+        KNOWN_ALLOCATORS.find("eval", name, argument="--allocators")
+    for name in options.relevance or ():
+        check_relevance("eval", name, ("model",), "--relevance")
 
 
 def _load(name: str | None, source: str, options: argparse.Namespace) -> Data:
@@ -169,7 +170,7 @@ def _check_model(options: argparse.Namespace) -> None:
     if options.captured and not family.captured:
         raise ValueError(f"--captured is for Qwen models, got {config.model_type}")
     for method in options.reduce or ():
-        check_reducible("eval", config, reduce.steps_of("eval", method, 1))
+        check_reducible("eval", config, rivals.steps_of("eval", method, 1))
 
 
 def _relevances(options: argparse.Namespace) -> Sequence[str]:

@@ -18,12 +18,11 @@ from typing import Any
 import torch
 
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated, log_likelihoods, own_prompt
-from texturevlm.ask.reduction import sampled_and_kept
 from texturevlm.journal import append
 from texturevlm.progress import Progress
-from texturevlm.reduce import ReduceStep
-from texturevlm.vlm import Adapter, own_grid
+from texturevlm.vlm import Adapter, ModelHook, own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.hook import budgeted, hooks_of
 from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm_lab.evaluate.answers import Metric
 from texturevlm_lab.evaluate.asked_page import AskedPage
@@ -175,22 +174,22 @@ class Asking:
         if kind in OWN_INPUTS and adapter.has_own_input:
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
-            image = page.prepared.original
+            image = page.picture.original
             return chosen_prompt(adapter, question, [image], [own_grid(adapter, image)], place=self.place)
         if kind in (PAGE, BLANK):
-            allocation = page.chosen("", "resize", "none", budget)
+            placed = page.placed("", "resize", "none", budget)
         elif kind == ORACLE:
-            allocation = page.located(self._enough(sample), condition.allocator, budget)
+            placed = page.placed("", condition.allocator, "none", budget, boxes=self._enough(sample))
         else:
-            page, asked = page.turned(self.turn), other.question if kind == QUESTION else sample.question
-            sampled, _ = self._reduction(condition)
-            allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
-        image, tokens = page.prepared.texture, page.prepared.followed(allocation)
-        return chosen_prompt(adapter, question, [image], [tokens], place=self.place)
+            asked = other.question if kind == QUESTION else sample.question
+            sampled, _ = self._hooks(condition)
+            placed = page.placed(asked, condition.allocator, condition.relevance, sampled, turn=self.turn)
+        return chosen_prompt(adapter, question, [placed.picture.texture], [placed.allocation], place=self.place)
 
-    def _reduction(self, condition: Condition) -> tuple[int, tuple[ReduceStep, ...]]:
-        """Tokens that are chosen, and the steps that reduce them to the budget."""
-        return sampled_and_kept("eval", condition.reduce or None, None, condition.budget)
+    def _hooks(self, condition: Condition) -> tuple[int, tuple[ModelHook, ...]]:
+        """Tokens that are chosen, and what reduces them to the budget."""
+        hooks = hooks_of("eval", {"reduce": condition.reduce or None})
+        return budgeted("eval", hooks, condition.budget)
 
     def _enough(self, sample: Sample) -> Sequence[Any]:
         """The fewest boxes that hold the whole answer."""
@@ -233,7 +232,7 @@ class Asking:
         self, condition: Condition, prompts: Sequence[Prompted], truth: Sequence[str]
     ) -> tuple[list[str], list[float]]:
         """Answers, and the mean log-likelihood of the true ones; in halves if the memory does not hold all."""
-        how: dict[str, Any] = {"place": self.place, "reduce": self._reduction(condition)[1]}
+        how: dict[str, Any] = {"place": self.place, "hooks": self._hooks(condition)[1]}
         try:
             said = generated(self.adapter, prompts, max_new_tokens=self.new_tokens, decode=self.decode, **how)
             likely = [mean(one) for one in log_likelihoods(self.adapter, prompts, truth, **how)]
@@ -258,8 +257,8 @@ class Asking:
             fresh = page.again()
             shown = None if other_page is None else other_page.again()
             prompt = self._prompt(condition, sample, other, fresh, shown)
-            steps = self._reduction(condition)[1]
-            generated(self.adapter, [prompt], max_new_tokens=1, place=self.place, reduce=steps)
+            hooks = self._hooks(condition)[1]
+            generated(self.adapter, [prompt], max_new_tokens=1, place=self.place, hooks=hooks)
             return fresh
 
         if condition not in self.warm:  # loading and compiling is not a question's cost

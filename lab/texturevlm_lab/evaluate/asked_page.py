@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from PIL import Image, ImageOps
@@ -13,19 +13,16 @@ from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.ask.attended import COARSE_VIEW, attended, overview
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
-from texturevlm.pipeline import choose_tokens
-from texturevlm.relevance import AttentionScorer, Relevance, find_scorer
-from texturevlm.relevance.maps import UNASKED
-from texturevlm.types import Allocation
+from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
+from texturevlm.placement.placement import BY_EVIDENCE
+from texturevlm.relevance import Scorer, find_scorer, reads_question
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.own_input import OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)
-Found = TypeVar("Found")
 
 
 class AskedPage:
@@ -37,12 +34,11 @@ class AskedPage:
 
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
+        self.how = TokenConfig(patch=adapter.side, finer=adapter.trained.finer, turn=0.0)
         self.words_ms = 0.0  # what reading its words took
-        self._found: dict[tuple[object, ...], Any] = {}
-
-    def _once(self, make: Callable[[], Found], *key: object) -> Found:
-        found: Found = self._found[key] if key in self._found else self._found.setdefault(key, make())
-        return found
+        self._own: dict[int | None, OwnInput] = {}
+        self._placed: dict[tuple[object, ...], Placement] = {}
+        self._pointed: dict[tuple[str, float | str], Tensor] = {}  # where the model looks
 
     @cached_property
     def image(self) -> Image.Image:
@@ -57,24 +53,15 @@ class AskedPage:
             raise ValueError(f"image {self.path} cannot be read: {error}") from None
 
     @cached_property
-    def prepared(self) -> PreparedImage:
-        """On the model's device, with its mip levels."""
-        adapter = self.adapter
-        return PreparedImage(self.image, patch=adapter.side, device=adapter.device, finer=adapter.trained.finer)
+    def picture(self) -> Picture:
+        """The page as it is, on the model's device."""
+        return prepare(self.image, self.how, device=self.adapter.device)
 
     def again(self, image: Image.Image | None = None) -> AskedPage:
         """The same decoded page, or another image in its place, of which nothing else is known."""
         other = AskedPage(self.path, self.adapter, self.words)
         other.image = image or self.image
         return other
-
-    def turned(self, turn: float | str) -> AskedPage:
-        """The page with tokens chosen in its upright frame. turn: as for `ask`"""
-
-        page = self if turn == 0 else self._once(self.again, "turned")
-        if turn != 0:
-            page.prepared.turn(turn)
-        return page
 
     @cached_property
     def blank(self) -> AskedPage:
@@ -83,46 +70,55 @@ class AskedPage:
 
     def own(self, most: int | None) -> OwnInput:
         """What the model's own processor makes of it, in at most so many tokens."""
-        found: OwnInput = self._once(partial(self.adapter.own_input, self.image, most), "own", most)
-        return found
+        if most not in self._own:
+            self._own[most] = self.adapter.own_input(self.image, most)
+        return self._own[most]
 
-    def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
-        """The tokens for a question, chosen once."""
-        question = "" if relevance in UNASKED else question
-        return self._once(
-            lambda: self._choose(self.relevance(question, relevance, budget), allocator, budget),
-            *("chosen", question, allocator, relevance, budget),
-        )
+    def placed(
+        self,
+        question: str,
+        allocator: str,
+        relevance: str,
+        budget: int,
+        *,
+        turn: float | str = 0.0,
+        boxes: Sequence[Box] = (),
+    ) -> Placement:
+        """Where the tokens lie for a question; placed once.
 
-    def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
-        """The tokens of the oracle, which knows where the answer stands."""
-        cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
-        relevance = self.prepared.relevance("", budget=budget, relevance=AttentionScorer(cells[None]))
-        return self._choose(relevance, allocator, budget)
+        relevance: the name of a scorer, or model: where the model itself looks
+        turn:      as for `ask`
+        boxes:     where the answer stands, which the oracle knows instead
+        """
+        question = question if reads_question(relevance) else ""
+        key = question, allocator, relevance, budget, turn, tuple(map(tuple, boxes))
+        if key not in self._placed:
+            how = replace(self.how, budget=budget, allocator=allocator, relevance=relevance, turn=turn)
+            self._placed[key] = self._place(prepare(self.picture, how), question, how, boxes)
+        return self._placed[key]
 
-    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
-        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
-        question = "" if relevance in UNASKED else question
-        make = self._by_model if relevance == "model" else partial(self._by_scorer, relevance)
-        found = self._once(partial(make, question), "relevance", question, relevance)
-        return self.prepared.for_budget(found, budget, made_for=COARSE_VIEW)
+    def _place(self, picture: Picture, question: str, how: TokenConfig, boxes: Sequence[Box]) -> Placement:
+        evidence = None
+        if boxes:
+            evidence = [box_map(boxes, picture.original.size, picture.memo.maps.grid)[None]]
+        elif how.relevance == "model":
+            evidence = [self._where_the_model_looks(picture, question, how)]
+        else:
+            self._keep_words(picture, find_scorer("eval", how.relevance, question))
+        how = how if evidence is None else replace(how, relevance=BY_EVIDENCE)
+        return place_together([picture], question, how, evidence=evidence)[0]
 
-    def _by_model(self, question: str) -> Relevance:
-        images = [self.prepared]
-        (found,), _ = attended(self.adapter, images, question, overview(images, COARSE_VIEW), budget=COARSE_VIEW)
-        return found
+    def _where_the_model_looks(self, picture: Picture, question: str, how: TokenConfig) -> Tensor:
+        key = question, how.turn
+        if key not in self._pointed:
+            (self._pointed[key],) = attended(self.adapter, question, overview([picture], COARSE_VIEW, how))
+        return self._pointed[key]
 
-    def _by_scorer(self, relevance: str, question: str) -> Relevance:
-        scorer, image = find_scorer("eval", relevance, question), self.prepared
-        as_it_is = image.frame.angle == 0 and image.times == 1  # as the cache holds its words
-        if scorer.name == "words" and as_it_is and id(scorer) not in image.prepared.readings:
-            reading, self.words_ms = self.words.words(self.path, image.texture)
-            image.prepared.keep(scorer, (reading,))
-        return image.relevance(question, budget=COARSE_VIEW, relevance=scorer)
-
-    def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:
-        texture, patch = self.prepared.texture, self.adapter.side
-        return choose_tokens(texture, budget=budget, patch=patch, allocator=allocator, relevance=relevance)
+    def _keep_words(self, picture: Picture, scorer: Scorer) -> None:
+        """Give a scorer of words those that OCR has read already: the cache holds them for the page as it is."""
+        if scorer.name == "words" and picture.frame.is_whole and id(scorer) not in picture.memo.readings:
+            reading, self.words_ms = self.words.words(self.path, picture.texture)
+            picture.memo.keep(scorer, (reading,))
 
 
 def box_map(boxes: Sequence[Box], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.relevance.maps import UNASKED
+from texturevlm.relevance import reads_question
 
 FULL, OWN, CHOSEN, ORACLE = "full", "own", "chosen", "oracle"
 QUESTION, PAGE, BLANK, TEXT = "question", "page", "blank", "text"
@@ -83,6 +83,6 @@ def conditions(
                 found += [Condition(CHOSEN, allocator, relevance, budget, one) for one in ("", *reductions)]
             if allocator not in UNGUIDED:
                 found.append(Condition(ORACLE, allocator, "", budget))
-                asking = [relevance for relevance in relevances if relevance not in UNASKED]
+                asking = [relevance for relevance in relevances if reads_question(relevance)]
                 found += [Condition(QUESTION, allocator, relevance, budget) for relevance in asking]
     return [one for one in dict.fromkeys(found) if one.kind in kinds]

@@ -110,8 +110,8 @@ class TextureModel(lmms):  # type: ignore[misc]
             conversation = conversation_with(messages, 0, adapter.marks, apart=False)
             return chosen_prompt(adapter, conversation, [], [], place=self.place)
         session = self.vlm.prepare(images)
-        asked = session.asked(messages, question_alone(question), self.vlm.choosing(), apart=False)
-        allocations = [one.allocation for one in asked.chosen]
+        asked = session.request(messages, question_alone(question), self.vlm.config_for(), apart=False)
+        allocations = [placed.allocation for placed in asked.placements]
         return chosen_prompt(adapter, asked.prompt, asked.textures, allocations, place=self.place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:

@@ -2,8 +2,9 @@
 
 A module depends on everything of this repository that it imports, directly or not, also inside functions, and on the
 kernels and shipped weights beside those modules. What only formats a report, or only trains, is not part of the digest;
-nor are comments, docstrings and blank lines. (Which modules a command happened to load would not do: a run that resumes
-loads less than the run that made its rows.)
+nor are comments, docstrings and blank lines. Nor is where a file lies: its path, imports of this repository, `__all__`
+and the folders in a module's name; so code that was only moved keeps its digest. (Which modules a command happened to
+load would not do: a run that resumes loads less than the run that made its rows.)
 """
 
 import ast
@@ -23,6 +24,7 @@ EVALUATION = (
     "texturevlm_lab.evaluate.run+texturevlm_lab.evaluate.compare"  # what a table of `texturevlm eval` comes from
 )
 _PACKAGES = {"texturevlm": "", "texturevlm_lab": "lab"}  # and the folder of the repository that holds each
+_OWN_NAME = re.compile(rf"\b(?:{'|'.join(_PACKAGES)})(?:\.\w+)*\.(\w+)")  # a module, or a name in one
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _WEIGHTS = (".cu", ".cuh", ".npz", ".json", ".safetensors")  # kernels and shipped weights
 _MADE_BY = re.compile(r"Code: ([\w.+]+), digest ([0-9a-f]{16}), commit ([^;.\s]+(?: with changes)?)")
@@ -52,32 +54,45 @@ def named_origin(table: str) -> Origin | None:
 
 def code_digest(module: str = EVALUATION, *, root: Path = ROOT) -> str:
     """16 hexadecimal digits; results of other code or other weights are not resumed."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in dependencies(module, root=root):
-        content = _statements(path, path.stat().st_mtime_ns) if path.suffix == ".py" else path.read_bytes()
-        digest.update(path.relative_to(root).as_posix().encode() + content)
-    return digest.hexdigest()
+    digests = {_digest(path, path.stat().st_mtime_ns) for path in dependencies(module, root=root)}
+    return hashlib.blake2b(b"".join(sorted(digests)), digest_size=8).hexdigest()
 
 
 @cache
-def _statements(path: Path, _changed: int) -> bytes:
-    return statements(path.read_text(encoding="utf-8")).encode()
+def _digest(path: Path, _changed: int) -> bytes:
+    """Of what a file holds; empty of an empty one."""
+    python = path.suffix == ".py"
+    content = statements(path.read_text(encoding="utf-8")).encode() if python else path.read_bytes()
+    return hashlib.blake2b(content, digest_size=16).digest() if content else b""
 
 
 def statements(source: str) -> str:
-    """Python without comments, docstrings and blank lines: what it does, as it is laid out."""
+    """What Python does, as it is laid out: without comments, docstrings, blank lines and what says where files lie."""
     lines = source.split("\n")
     for token in generate_tokens(StringIO(source).readline):
         if token.type == COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(ast.parse(source)):
+        left_out: ast.AST = node
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            text = node.body[0]
-            first, last = text.lineno - 1, text.end_lineno or text.lineno
-            if not lines[first][: text.col_offset].strip():  # on lines of its own
-                lines[first:last] = [""] * (last - first)
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+            left_out = node.body[0]
+        elif not _says_where(node):
+            continue
+        assert isinstance(left_out, ast.stmt)
+        first, last = left_out.lineno - 1, left_out.end_lineno or left_out.lineno
+        if not lines[first][: left_out.col_offset].strip():  # on lines of its own
+            lines[first:last] = [""] * (last - first)
+    return _OWN_NAME.sub(r"\1", "\n".join(line.rstrip() for line in lines if line.strip()))
+
+
+def _says_where(node: ast.AST) -> bool:
+    """Whether a statement imports from this repository alone, or lists the names of a package."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] in _PACKAGES
+    if isinstance(node, ast.Import):
+        return all(alias.name.partition(".")[0] in _PACKAGES for alias in node.names)
+    return isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "__all__" for name in node.targets)
 
 
 def commit(module: str = EVALUATION, *, root: Path = ROOT) -> str:
@@ -116,6 +131,22 @@ def dependencies(module: str, *, root: Path = ROOT) -> list[Path]:
             waiting += _imported(path, root)
     weights = (path for folder in {path.parent for path in found} for path in folder.iterdir())
     return sorted(found | {path for path in weights if path.suffix in _WEIGHTS})
+
+
+def module_now(module: str, *, root: Path = ROOT) -> str:
+    """The name that a module (or several, joined by +) has today: of those with its last part, the one that shares most
+    of its last parts; the name itself if there is none, or if two share as many."""
+    found = []
+    for name in module.split("+"):
+        parts, alike = name.split("."), list[tuple[int, str]]()
+        for package, folder in _PACKAGES.items():
+            for path in (root / folder / package).rglob(f"{parts[-1]}.py"):
+                now = path.relative_to(root / folder).with_suffix("").parts
+                shared = next((n for n, pair in enumerate(zip(now[::-1], parts[::-1])) if len(set(pair)) > 1), len(now))
+                alike.append((shared, ".".join(now)))
+        best = [other for shared, other in alike if shared == max(alike)[0]]
+        found.append(best[0] if len(best) == 1 else name)
+    return "+".join(found)
 
 
 def _file_of(module: str, root: Path) -> Path | None:

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import SCORERS, Prepared, find_scorer, prepare
-from texturevlm.relevance.maps import UNASKED, Relevance
+from texturevlm.relevance import SCORERS, Prepared, Relevance, find_scorer, prepare, reads_question
 from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate import results as runs
@@ -118,7 +117,7 @@ def configurations(
             for asked in controls
             for name in (allocators if controlled is None else controlled)
             for relevance in relevances
-            if relevance not in UNASKED and name not in ("grid", "resize")
+            if reads_question(relevance) and name not in ("grid", "resize")
         ]
     return list(dict.fromkeys(found))
 
@@ -181,7 +180,7 @@ class Evaluation:
         return self._choose(sample.image, texture, configuration, self._question(sample, configuration))[0]
 
     def _question(self, sample: Sample, configuration: Configuration) -> str:
-        if configuration.relevance in UNASKED:
+        if not reads_question(configuration.relevance):
             return ""  # it reads no question: one allocation serves all questions of a page
         return {runs.OWN: sample.question, runs.OTHER: self.others[sample.id], runs.NONE: ""}[configuration.asked]
 

@@ -13,8 +13,7 @@ from texturevlm.ask.videos import FPS, VideoOptions, VideoSession
 from texturevlm.check import check_choice
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
-from texturevlm.video.frames import Frame, FrameSource
-from texturevlm.video.sources import open_video
+from texturevlm.video import Frame, FrameSource, open_video
 from texturevlm_lab.evaluate.markdown import markdown_table
 from texturevlm_lab.evaluate.video_baselines import VIDEO_BASELINES, BaselineSession
 from texturevlm_lab.evaluate.video_data import VideoQuestion

@@ -8,7 +8,7 @@ static:  many frames; what changed least against the frame before is dropped (as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.videos import VideoSession
+from texturevlm.frame import Frame
+from texturevlm.placement import Picture, Placement
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video.clip import ShownMoment
-from texturevlm.video.frames import FrameSource
-from texturevlm.video.moments import Moment
+from texturevlm.video import FrameSource, Moment, MomentTokens
 
 MANY_TOKENS, USUAL_TOKENS, FEW_TOKENS = 128, 32, 8  # of a moment
 KEPT_SHARE = 0.5  # of the tokens that `static` begins with
@@ -49,7 +50,7 @@ def spread_moments(source: FrameSource, count: int, together: int) -> list[Momen
     return found
 
 
-def uniform(moments: Sequence[Moment], budget: int, patch: int, device: torch.device) -> list[ShownMoment]:
+def uniform(moments: Sequence[Moment], budget: int, patch: int, device: torch.device) -> list[MomentTokens]:
     """Every moment resized to an equal share."""
     share = max(1, budget // len(moments))
     found = []
@@ -59,11 +60,11 @@ def uniform(moments: Sequence[Moment], budget: int, patch: int, device: torch.de
         known = find_relevance(first, patch=patch, relevance="none")
         allocation = ALLOCATORS["resize"](first, known, budget=share, patch=patch)
         read = sample(texture, allocation.each(partial(_repeated, count=texture.batch)))
-        found.append(ShownMoment(moment.time, allocation, known, read.pixels.transpose(0, 1).contiguous()))
+        found.append(MomentTokens(moment.time, allocation, known, read.pixels.transpose(0, 1).contiguous()))
     return found
 
 
-def static_dropped(moments: Sequence[Moment], budget: int, patch: int, device: torch.device) -> list[ShownMoment]:
+def static_dropped(moments: Sequence[Moment], budget: int, patch: int, device: torch.device) -> list[MomentTokens]:
     """Without the tokens that changed least against the same place of the moment before."""
     whole = uniform(moments, round(budget / KEPT_SHARE), patch, device)
     change = [torch.full((len(whole[0].pixels),), torch.inf)]
@@ -75,7 +76,7 @@ def static_dropped(moments: Sequence[Moment], budget: int, patch: int, device: t
     for one, own in zip(whole, kept.split([len(one.pixels) for one in whole])):
         if slots := own.nonzero()[:, 0].tolist():
             some = one.allocation.each(partial(_some, slots=slots))
-            found.append(ShownMoment(one.time, some, one.relevance, one.pixels[slots]))
+            found.append(MomentTokens(one.time, some, one.relevance, one.pixels[slots]))
     return found
 
 
@@ -88,7 +89,7 @@ def _repeated(column: Tensor, count: int) -> Tensor:
 
 
 # name → tokens of a moment, and what makes the moments
-VIDEO_BASELINES: dict[str, tuple[int, Callable[..., list[ShownMoment]]]] = {
+VIDEO_BASELINES: dict[str, tuple[int, Callable[..., list[MomentTokens]]]] = {
     "uniform": (USUAL_TOKENS, uniform),
     "few": (MANY_TOKENS, uniform),
     "many": (FEW_TOKENS, uniform),
@@ -103,12 +104,22 @@ class BaselineSession(VideoSession):
         self.name = name
         super().__init__(*args)
 
-    def read(self, source: FrameSource, together: int) -> None:
-        self.source, self.together = source, together
-        self.seconds = 0.0
+    def keep(self, source: FrameSource, together: int) -> None:
+        self.source, self.together, self.seconds = source, together, 0.0
 
-    def shown(self, question: str, how: Any, seen: Any = None) -> list[ShownMoment]:
-        """seen: what an earlier look showed; a baseline has one look and gets none"""
+    def placements(
+        self, question: str, how: AskConfig, attention: Mapping[float, Tensor] | None = None
+    ) -> list[Placement]:
+        """attention: of an earlier look; a baseline has one look and gets none"""
         tokens, choose = VIDEO_BASELINES[self.name]
-        moments = spread_moments(self.source, max(1, how.budget // tokens), self.together)
-        return choose(moments, how.budget, self.model.adapter.side, self.model.device)
+        budget = how.tokens.budget
+        moments = spread_moments(self.source, max(1, budget // tokens), self.together)
+        self.shown = choose(moments, budget, self.model.adapter.side, self.model.device)
+        frames = {moment.time: moment.frames[:1] for moment in moments}
+        found = []
+        for shown in self.shown:
+            frame = frames[shown.time]
+            whole = Frame.turned((frame.shape[2], frame.shape[3]), 0.0)
+            picture = Picture.of_frame(frame, frame, whole, how.tokens.patch)
+            found.append(Placement(picture, shown.allocation, shown.relevance))
+        return found

@@ -151,13 +151,9 @@ def study(options: argparse.Namespace) -> None:
         publish(evaluation, options.out / name, title=f"Allocators on {name}", notes=notes)
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    None,
-    OCR,
+OPTIONS = (
     option("--sets", default=",".join(SETS), metavar="A,B", help="data sets (default: all)"),
     option("--words", type=Path, metavar="CACHE", help="cache of the words of charts, one folder per set"),
     option("--finished", action="store_true", help="run nothing: tables of the pages that a stopped run has"),
 )
+main = study_main(__name__, __doc__, study, None, OCR, *OPTIONS)

@@ -7,16 +7,12 @@ the names that they have in results/.
 """
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
 from texturevlm_lab.evaluate.conditions import CHOSEN, ORACLE, Condition
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.studies.study import ROW_FILES, lead, table_main
 
 MANY = 273  # tokens of the resize that fewer chosen ones are compared with
 
@@ -33,7 +29,7 @@ def pairs(answers: AnswerRows) -> Iterator[tuple[Condition, Condition]]:
         yield from ((one, resize) for budget, one in scouts.items() if budget is not None and budget < MANY)
 
 
-def report(named: dict[str, AnswerRows], command: str) -> str:
+def report(named: dict[str, AnswerRows], made_by: str) -> str:
     table = []
     for name, answers in named.items():
         for one, other in pairs(answers):
@@ -43,32 +39,23 @@ def report(named: dict[str, AnswerRows], command: str) -> str:
                     f"answer_differences: {name} must have questions that both {one} and {other} were asked"
                 )
             scores = [[answers.rows[which][number].score for number in both] for which in (one, other)]
-            difference = paired_difference(*scores, groups=[answers.questions[number][1] for number in both])
+            pages = [answers.questions[number][1] for number in both]
             means = [f"{sum(own) / len(own):.3f}" for own in scores]
-            table.append([name, str(one), str(other), len(both), *means, format_interval(difference)])
+            table.append([name, str(one), str(other), len(both), *means, lead(scores[0], scores[1], pages)])
     return markdown_page(
         "# Answers, compared question by question",
-        f"Command: `{command}`; {origin('texturevlm_lab.studies.answer_differences')}.",
+        made_by,
         "Mean scores of the questions that both were asked, and the paired difference, 95% intervals by resampling "
         "pages. The tables of the same names say which model, metric and hardware.",
         markdown_table(["rows", "this", "against", "questions", "this scores", "that scores", "difference"], table),
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    name = "texturevlm_lab.studies.answer_differences"
-    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("answers", type=Path, nargs="+", metavar="ROWS", help="rows of answers")
-
-    def made(options: argparse.Namespace) -> str:
-        files = {path.name.removesuffix("-rows.jsonl"): path for path in options.answers}
-        if len(files) < len(options.answers):
-            raise ValueError("answer_differences: ROWS must have different file names, got one twice")
-        command = f"python -m {name} {' '.join(f'results/{path.name}' for path in files.values())} --out DIR"
-        return report({name: AnswerRows.read(path) for name, path in files.items()}, command)
-
-    return report_from_files(parser, arguments, made, "answer-differences.md")
+def made(options: argparse.Namespace) -> str:
+    files = {path.name.removesuffix("-rows.jsonl"): path for path in options.rows}
+    if len(files) < len(options.rows):
+        raise ValueError("answer_differences: ROWS must have different file names, got one twice")
+    return report({name: AnswerRows.read(path) for name, path in files.items()}, options.made_by)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(__name__, __doc__, made, "answer-differences.md", ROW_FILES)

@@ -8,16 +8,12 @@ resampling pages. Without a question is `prior` or `none`, both are shown.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from texturevlm.relevance.maps import UNASKED
 from texturevlm_lab.evaluate.compare import Units, difference, score_names, units
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.results import (
     FULL_IMAGE,
     IDEAL_RESIZE,
@@ -28,9 +24,10 @@ from texturevlm_lab.evaluate.results import (
     by_configuration,
 )
 from texturevlm_lab.evaluate.rows import read_rows
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.studies.study import ROW_FILE, table_main
 
 ALLOCATOR, SCOUT = "auto", "scout"
+UNASKED = ("none", "prior")
 LEGIBLE, LEAD, BEHIND, ASKED_LOSS, UNASKED_LOSS = 0.82, 0.30, -0.02, -0.02, -0.03
 
 
@@ -82,7 +79,7 @@ def pairs(budgets: Sequence[int]) -> Iterator[tuple[str, Configuration, Configur
         yield f"resize at {budget} tokens − full image", Configuration(IDEAL_RESIZE, budget=budget), full
 
 
-def report(results: Results, name: str) -> str:
+def report(results: Results, made_by: str) -> str:
     every = by_configuration(results)
     by_engine: list[list[tuple[str, ...]]] = []
     further: dict[str, dict[str, str]] = {}
@@ -98,8 +95,7 @@ def report(results: Results, name: str) -> str:
     questions, pages = {sample for sample, _ in results.rows}, {row.image for row in results.rows.values()}
     return markdown_page(
         "# The bars on legibility",
-        f"Command: `python -m texturevlm_lab.studies.bars results/{name} --out DIR`; "
-        f"{origin('texturevlm_lab.studies.bars')}.",
+        made_by,
         f"{len(questions)} questions on {len(pages)} pages; allocator `{ALLOCATOR}`; intervals from resampling pages.",
         markdown_table(("bar", "OCR engine", "found", "holds"), [row for bar in zip(*by_engine) for row in bar]),
         *_further(further),
@@ -114,17 +110,9 @@ def _further(found: Mapping[str, Mapping[str, str]]) -> list[str]:
     return ["Further differences, from the same scores:", markdown_table(("difference", *engines), rows)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm_lab.studies.bars", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("rows", type=Path, metavar="ROWS", help="a file of scores per question")
-
-    def made(options: argparse.Namespace) -> str:
-        return report(read_rows(options.rows), options.rows.name)
-
-    return report_from_files(parser, arguments, made, "bars.md")
+def made(options: argparse.Namespace) -> str:
+    (path,) = options.rows
+    return report(read_rows(path), options.made_by)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(__name__, __doc__, made, "bars.md", ROW_FILE)

@@ -15,18 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.cells import Cells
+from texturevlm.allocate.cells import RUN, Cells
 from texturevlm.allocate.layers import layered, layers, layers_by_kernel
-from texturevlm.allocate.runs import RUN
 from texturevlm.allocate.search import OVERVIEW
 from texturevlm.channels.pretrained import torch_device
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.progress import Progress
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import COLUMNS, Texture
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.studies.study import DEVICE, device_of, evenly, provenance, study_main
+from texturevlm_lab.studies.study import DEVICE, device_of, each, evenly, provenance, study_main
 
 PAGES = 24
 BINS = (0.0, 0.05, 0.08, 0.12, 0.2, 0.4, 1.0)  # of the share of cells that are above a threshold
@@ -38,8 +36,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     chosen = evenly(list(pages.values()), options.limit or PAGES)
     device = torch_device("cells_read", device_of(options))
     rows: list[dict[str, Any]] = []
-    progress = Progress(len(chosen), "pages")
-    for sample in chosen:
+    for sample in each(chosen, "pages"):
         texture = Texture.open(sample.image, device=device).mipmapped()
         for scorer in SCORERS:
             question = sample.question if scorer == "scout" else ""
@@ -50,7 +47,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             row = {"scorer": scorer, "page": sample.image.name, "ink": float(cells.ink.mean()), "looks": looks}
             row |= {"read": cells.reads.share, "cuts": cells.reads.cuts}
             rows.append(row | (kernels(texture, maps) if device.type == "cuda" else {}))
-        progress.step()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {"rows": rows, "pages": len(chosen), "data": options.data.name, "device": name}
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.channels import CHANNELS
-from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance.channel_features import OF_MAPS, cell_features, channel_layers
 from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
@@ -32,9 +31,9 @@ from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.metrics import Delivered
-from texturevlm_lab.evaluate.ocr import OcrEngine, cached_engines, open_engines
+from texturevlm_lab.evaluate.ocr import OcrEngine
 from texturevlm_lab.studies.place_measures import BUDGET, MEASURES, compared_cell, mean_of, measured, tokens_by
-from texturevlm_lab.studies.study import READINGS, option, provenance, study_main
+from texturevlm_lab.studies.study import READINGS, each, ocr_engines, option, provenance, study_main
 from texturevlm_lab.train.channel_task import (
     IMAGES_PER_SET,
     KIND_OF_SET,
@@ -147,19 +146,17 @@ def measured_image(
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     limits = {name: min(count, options.limit or count) for name, count in IMAGES_PER_SET.items()}
-    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings) if options.ocr else {}
+    engines = ocr_engines(options)
     task = ChannelTask(ChannelTask.Settings(options.data, options.words, limits=limits))
     groups = trained_groups(task)
     kinds: dict[str, dict[str, Any]] = {}
     for name, limit in limits.items():
         kind, held = KIND_OF_SET[name], held_samples(options.data / name, options.words, limit)
         own = kinds.setdefault(kind, {"images": [], "learned": len(task.learned.get(kind, ())), "rows": {}})
-        progress = Progress(len(held), f"held-out images of {name}")
-        for path, samples in held.items():
+        for path, samples in each(held.items(), f"held-out images of {name}"):
             for group, row in measured_image(path, samples, kind, groups, engines).items():
                 own["rows"].setdefault(group, []).append(row)
             own["images"].append(path.name)
-            progress.step()
     return {"kinds": kinds, "ocr": {name: engine.name for name, engine in engines.items()}}
 
 
@@ -188,12 +185,8 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    measure,
-    report,
+OPTIONS = (
     option("--words", type=Path, metavar="CACHE", help="words of charts, by OCR"),
     option("--ocr", default="", metavar="E,E", help="read the answers on pages: tesseract, rapidocr (default: none)"),
-    READINGS,
 )
+main = study_main(__name__, __doc__, measure, report, *OPTIONS, READINGS)

@@ -40,13 +40,13 @@ from texturevlm.relevance.channel_features import (
 )
 from texturevlm.relevance.channel_scorer import QUESTION_TERM
 from texturevlm.types import COLOURS, Texture
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm_lab.evaluate.asked_page import box_map
-from texturevlm_lab.evaluate.data import Sample, load_data
+from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.studies.channel_groups import GROUPS
 from texturevlm_lab.studies.place_measures import BUDGET, MEASURES, TENTH, compared_cell, measured, tokens_by, top_share
-from texturevlm_lab.studies.study import evenly, option, provenance, study_main
+from texturevlm_lab.studies.study import by_page, evenly, option, provenance, study_main
 from texturevlm_lab.train.channel_task import is_held_out, places_of
 
 SETS = {"page": "docvqa_half", "chart": "chartqa", "photograph": "coco"}
@@ -88,10 +88,7 @@ class Simulated:
 
 def images_of(folder: Path, words: Path, limit: int | None) -> Iterator[Place]:
     """The images of a data set that training held out, with one place each; charts are read until there are enough."""
-    asked: dict[Path, list[Sample]] = {}
-    for sample in load_data(folder, split="train").samples:
-        if is_held_out(sample.image):
-            asked.setdefault(sample.image, []).append(sample)
+    asked = by_page(sample for sample in load_data(folder, split="train").samples if is_held_out(sample.image))
     found = 0
     for path in sorted(asked, key=lambda path: sha256(path.name.encode()).digest()):  # in no order
         places = (places_of(sample, folder.name, words) for sample in asked[path])

@@ -19,14 +19,13 @@ import torch
 
 from texturevlm import Texture, choose_tokens
 from texturevlm.allocate.footprints import Box
-from texturevlm.progress import Progress
 from texturevlm.relevance import ChannelScorer, Prepared, ScoutScorer
 from texturevlm.relevance.ocr import load_page
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.objects import on_objects
 from texturevlm_lab.studies.relevance import TOPS, found_within, gain
-from texturevlm_lab.studies.study import evenly, option, provenance, study_main
+from texturevlm_lab.studies.study import by_page, each, evenly, option, provenance, study_main
 from texturevlm_lab.train.channel_task import is_held_out
 from texturevlm_lab.train.pages import CHARTS, located
 
@@ -38,10 +37,8 @@ Places = dict[Path, list[tuple[str, tuple[Box, ...]]]]
 
 def pages_of(folder: Path, limit: int | None) -> Places:
     """image → its questions with the boxes of their answers."""
-    found: Places = {}
-    for sample in load_data(folder, split="eval", located=True).samples:
-        found.setdefault(sample.image, []).append((sample.question, sample.boxes))
-    return {path: found[path] for path in evenly(list(found), limit)}
+    found = by_page(load_data(folder, split="eval", located=True).samples)
+    return {path: [(one.question, one.boxes) for one in found[path]] for path in evenly(list(found), limit)}
 
 
 def charts_of(folder: Path, words: Path, limit: int | None) -> Places:
@@ -60,8 +57,8 @@ def on_paper(places: Places, kind: str) -> dict[str, Any]:
     """How often each map has an answer in its top tenth."""
     hits: dict[str, list[float]] = {}
     images: list[str] = []
-    scorer, progress = ChannelScorer(kind=kind), Progress(len(places), f"{kind}s")
-    for path, questions in places.items():
+    scorer = ChannelScorer(kind=kind)
+    for path, questions in each(places.items(), f"{kind}s"):
         texture = Texture.open(path).mipmapped()
         prepared = Prepared(texture, scorer=scorer)
         plain, reading = prepared.maps.salience, prepared.reading(scorer)
@@ -77,7 +74,6 @@ def on_paper(places: Places, kind: str) -> dict[str, Any]:
                 hit = found_within(values[0].numpy(), boxes, texture.size)[TENTH]
                 hits.setdefault(name, []).append(float(hit))
             images.append(str(path))
-        progress.step()
     return compared(hits, images)
 
 
@@ -87,13 +83,11 @@ def on_photographs(folder: Path, limit: int | None) -> dict[str, Any]:
     objects = {sample.image: sample.objects for sample in load_data(folder, split="eval", located=True).samples}
     shares: dict[str, list[float]] = {}
     chosen, scorer = evenly(list(objects), limit), ChannelScorer(kind="photograph")
-    progress = Progress(len(chosen), "photographs")
-    for path in chosen:
+    for path in each(chosen, "photographs"):
         texture = Texture.open(path).mipmapped()
         for name, relevance in ((SALIENCE, "none"), (CHANNELS, scorer)):
             found = choose_tokens(texture, budget=BUDGET, relevance=relevance)
             shares.setdefault(name, []).append(on_objects(found, objects[path])["fine_on_objects"])
-        progress.step()
     return compared(shares, list(map(str, chosen)))
 
 

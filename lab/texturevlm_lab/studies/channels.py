@@ -8,7 +8,7 @@ are chosen on `train` images; results are for `eval`.
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +19,13 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.channels.saliency import saliency
-from texturevlm.channels.structure import centre_surround
+from texturevlm.channels.saliency import centre_prior, opponents, saliency
+from texturevlm.channels.structure import box_mean, centre_surround, enlarge, luma
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
-from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.studies.baselines import Map, bias, centred, contrast_over_mips, edge_density, spectral_residual
-from texturevlm_lab.studies.study import boxes_by_image, provenance, study_main
+from texturevlm_lab.studies.study import boxes_by_image, each, provenance, study_main
 
 TEXT_SETS = ("funsd", "sroie")
 BLURS = (1, 5, 9, 13, 17, 25)  # pixels: the baseline may choose
@@ -35,6 +33,8 @@ BINS = 4096  # of a map's values: the thresholds that are tried
 TOP = 0.2  # of the image's pixels, the most salient ones
 FOUND = 0.25  # of an object's box must be among them
 RESAMPLES = 10_000
+
+Map = Callable[[Tensor, list[Tensor]], Tensor]  # image and levels → (1, H, W)
 
 
 class AnnotatedImage(NamedTuple):
@@ -51,14 +51,12 @@ def samples(data: Path, name: str, split: str, limit: int | None) -> Iterator[An
     folder = data / name
     listing = folder / ("text_boxes.jsonl" if name in TEXT_SETS else "questions.jsonl")
     boxes = boxes_by_image(listing, split, limit)
-    progress = Progress(len(boxes), f"images of {name}, {split}")
-    for path, found in boxes.items():
+    for path, found in each(boxes.items(), f"images of {name}, {split}"):
         image = to_tensor(folder / path)
         inside = np.zeros(image.shape[-2:], dtype=bool)
         for x0, y0, x1, y1 in found:
             inside[_pixels(y0, y1), _pixels(x0, x1)] = True
         yield AnnotatedImage(image, mipmap(image), found, inside)
-        progress.step()
 
 
 def _pixels(low: float, high: float) -> slice:
@@ -138,6 +136,49 @@ def difference(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> 
         means += paired[picked].mean(1) / len(ours)
         centre += paired.mean() / len(ours)
     return [float(centre), *np.quantile(means, [0.025, 0.975]).tolist()]
+
+
+# ---- baselines: what a good engineer would write in an afternoon -----------------------------------------------------
+
+
+def edge_density(image: Tensor, levels: list[Tensor], *, blur: int) -> Tensor:
+    """The baseline: Sobel magnitude of the brightness, averaged over blur × blur pixels."""
+    grey = torch.nn.functional.pad(luma(image), (1, 1, 1, 1), mode="replicate")
+    across = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 8
+    both = torch.nn.functional.conv2d(grey, torch.stack([across, across.T])[:, None])
+    return box_mean(both.square().sum(1, keepdim=True).sqrt() * 2**0.5, blur, blur)[:, 0]
+
+
+def spectral_residual(image: Tensor, levels: list[Tensor]) -> Tensor:
+    """Hou and Zhang 2007: what the spectrum of the 64×64 image has more than its neighbourhood. Not local."""
+    grey = torch.nn.functional.interpolate(luma(image), size=(64, 64), mode="area")
+    spectrum = torch.fft.fft2(grey)
+    amplitude = (spectrum.abs() + 1e-8).log()
+    residual = amplitude - box_mean(amplitude, 3, 3)
+    energy = torch.fft.ifft2(torch.polar(residual.exp(), spectrum.angle())).abs().square()
+    taps = torch.exp(-torch.arange(-7.0, 8.0).square() / (2 * 2.5**2))
+    taps = taps / taps.sum()
+    around = torch.nn.functional.pad(energy, (7, 7, 7, 7), mode="reflect")
+    smooth = torch.nn.functional.conv2d(around, (taps[:, None] * taps)[None, None])
+    return enlarge(smooth, image.shape[-2:])[:, 0]
+
+
+def contrast_over_mips(image: Tensor, levels: list[Tensor]) -> Tensor:
+    """Centre-surround over the mips: levels 2, 3, 4 against the ones above them, brightness and opponent colours."""
+    total = torch.zeros_like(image[:, :1])
+    for centre in (2, 3, 4):
+        fine, coarse = (opponents(levels[min(level, len(levels) - 1)]) for level in (centre, centre + 1))
+        difference = (fine - enlarge(coarse, fine.shape[-2:])).abs().sum(1, keepdim=True)
+        total = total + enlarge(difference, image.shape[-2:])
+    return total[:, 0]
+
+
+def bias(image: Tensor, levels: list[Tensor]) -> Tensor:
+    return centre_prior(image)[None]
+
+
+def centred(method: Map) -> Map:
+    return lambda image, levels: method(image, levels) * centre_prior(image)
 
 
 # ---- saliency ------------------------------------------------------------------------------------------------------

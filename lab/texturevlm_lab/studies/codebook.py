@@ -35,7 +35,6 @@ from texturevlm.codebook import (
 from texturevlm.codebook.fit import HELD
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import BUDGET
-from texturevlm.progress import Progress
 from texturevlm.vlm import stored_features
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
@@ -45,8 +44,10 @@ from texturevlm_lab.studies.study import (
     DEVICE,
     MODEL,
     SECONDS,
+    by_page,
     deadline,
     device_of,
+    each,
     evenly,
     option,
     provenance,
@@ -74,7 +75,7 @@ class Asked:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split="train").samples
-    pages_of = _by_image(samples)
+    pages_of = by_page(samples)
     images = list(pages_of)
     fitted = evenly(images, options.pages)
     others = [sample for sample in samples if sample.image not in fitted]
@@ -85,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     asked = evenly(others, options.limit or QUESTIONS)
     learned = [pages_of[image] for image in fitted]
     if options.also is not None:
-        learned += _by_image(load_data(options.also, split="train").samples).values()
+        learned += by_page(load_data(options.also, split="train").samples).values()
     place, end = device_of(options), deadline(options)
     dtype = torch.float32 if place == "cpu" else None  # half precision is slow there
     torch.set_float32_matmul_precision("high")  # of the search for nearest entries, on a GPU
@@ -127,23 +128,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _by_image(samples: Sequence[Sample]) -> dict[Path, list[Sample]]:
-    found: dict[Path, list[Sample]] = {}
-    for sample in samples:
-        found.setdefault(sample.image, []).append(sample)
-    return found
-
-
 def _views(vlm: VLM, pages: Sequence[Sequence[Sample]], questions: int) -> Iterator[TokenFeatures]:
     """The tokens of each page as it is chosen without a question and with some."""
-    progress = Progress(len(pages), "pages")
-    for samples in pages:
+    for samples in each(pages, "pages"):
         session = vlm.prepare(samples[0].image)
         asked = ("", *(sample.question for sample in samples[:questions]))
         views = [_prompt(vlm, session, question).views for question in asked]
         found = iter(token_features(vlm.adapter, [view for own in views for view in own]))  # the tower runs once
         yield from (joined_features(list(islice(found, len(own)))) for own in views)
-        progress.step()
 
 
 def _prompt(vlm: VLM, session: Any, question: str) -> Prompted:
@@ -239,18 +231,12 @@ def report(found: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    measure,
-    report,
-    MODEL,
+OPTIONS = (
     option("--pages", type=int, default=FITTED, metavar="N", help=f"to fit on (default: {FITTED})"),
     option("--also", type=Path, metavar="DIR", help="another data set, whose train pages are all fitted on"),
     option("--views", type=int, default=1, metavar="N", help="questions per page to fit on (default: 1)"),
     option("--entries", type=counts, default=[1024], metavar="N,N", help="of a stage (default: 1024)"),
     option("--groups", type=counts, default=list(GROUPS), metavar="N,N", help="(default: 3,12,48)"),
     option("--stages", type=int, default=STAGES, metavar="N", help=f"at most (default: {STAGES})"),
-    DEVICE,
-    SECONDS,
 )
+main = study_main(__name__, __doc__, measure, report, MODEL, *OPTIONS, DEVICE, SECONDS)

@@ -12,12 +12,11 @@ import argparse
 import io
 import json
 import resource
-import sys
 import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ from texturevlm.corpus.ledger import Ledger
 from texturevlm.corpus.listing import Entry
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.store import Store
-from texturevlm_lab.evaluate.provenance import origin
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.studies.study import code_of, option, table_main
 
 TINY, ROWS = 100_000, 100_000_000
 PER_SHARD, PER_UNIT = 2_000, 1_000
@@ -158,7 +156,7 @@ def made(options: argparse.Namespace) -> str:
         (Path(folder) / "tiny").mkdir()
         lines = tiny_images(Path(folder) / "tiny", options.images) + lines
     about = [
-        f"{origin('texturevlm_lab.studies.corpus_scale')}  ",
+        f"{code_of('corpus_scale')}  ",
         "Single runs on a CPU that others used too, one process each. Memory of the images: this process, its worker",
         "and what starts it. About half of the CPU time of the plan goes into making up the entries.",
         "",
@@ -166,13 +164,11 @@ def made(options: argparse.Namespace) -> str:
     return "\n".join(["# Corpus at scale", "", *about, "| | |", "|---|---|", *lines]) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    about = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m texturevlm_lab.studies.corpus_scale", description=about)
-    parser.add_argument("--images", type=int, default=TINY, metavar="N", help="tiny images (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help="rows of the ledger (default: %(default)s)")
-    return report_from_files(parser, arguments, made, "corpus-scale.md")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(
+    __name__,
+    __doc__,
+    made,
+    "corpus-scale.md",
+    option("--images", type=int, default=TINY, metavar="N", help="tiny images (default: %(default)s)"),
+    option("--rows", type=int, default=ROWS, metavar="N", help="rows of the ledger (default: %(default)s)"),
+)

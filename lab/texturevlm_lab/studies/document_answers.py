@@ -1,13 +1,11 @@
-"""Answers of a model to questions about fifty pages, by how many pages are seen finely, and together or apart.
+"""Answers of a model to questions about fifty pages, by how many pages are seen finely.
 
     python -m texturevlm_lab.studies.document_answers DATA --out DIR [--limit N] [--files N] [--tokens N,N]
-        [--together] [--model M] [--device D] [--seconds S]
+        [--model M] [--device D] [--seconds S]
 
-DATA is a folder like docvqa_half; its train pages are bound into PDFs of 50 pages, as for
-texturevlm_lab.studies.documents. The first
---limit questions of each file are answered with each number of fine pages: with all of them in one prompt, and with
-each page in a prompt of its own, of which the likeliest answer counts; and with one page beside the sheet of the
-others. All ways spend the same tokens. --together leaves out all ways but the first, which is what `ask` does.
+DATA is a folder like docvqa_half; its train pages are bound into PDFs of 50 pages, as for documents.py. The first
+--limit questions of each file are answered with each number of fine pages, all of them in one prompt, as `ask` does.
+All ways spend the same tokens.
 """
 
 import argparse
@@ -22,27 +20,30 @@ from typing import Any
 
 import torch
 
-from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.traverse import Item, Opened, traverse
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.asked import Asked
-from texturevlm.ask.choose import Chosen
 from texturevlm.ask.messages import conversation_with
 from texturevlm.commands.arguments import counts
 from texturevlm.pages import Pages, open_pages
-from texturevlm.pages.choose import FINE_PIXELS, shown_small
+from texturevlm.pages.choose import FINE_PIXELS
 from texturevlm.pages.scouting import PageSight, scouted
-from texturevlm.pages.sheet import sheet_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance import Relevance, find_relevance
-from texturevlm.scout.spotter import PIXELS
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.documents import best, bound_files, write_pdf
-from texturevlm_lab.studies.study import DEVICE, MODEL, SECONDS, deadline, device_of, option, provenance, study_main
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.studies.documents import bound_files, write_pdf
+from texturevlm_lab.studies.study import (
+    DEVICE,
+    MODEL,
+    SECONDS,
+    deadline,
+    device_of,
+    lead,
+    option,
+    provenance,
+    study_main,
+)
 
 FINE = (1, 2, 3, 5)
 BUDGETS = [273, 1024]
@@ -50,6 +51,7 @@ QUESTIONS = 25  # of a file
 LENGTH = 32  # tokens of an answer at most
 AT_ONCE = 4  # questions whose pages are held
 BASELINE = "1 page, together"
+PageOpener = Callable[[int], tuple[Texture, Relevance]]  # a page in fine pixels, with its relevance to a question
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Said:
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """One prompt of a way to ask; a way that asks pages apart has several."""
+    """A question about so many fine pages, as the model is asked."""
 
     way: str
     pages: list[int]
@@ -73,58 +75,17 @@ class Prompt:
     asked: Asked
 
 
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A question about a file. opened: a page in fine pixels, with its relevance; coarse: in those of the scout"""
-
-    text: str
-    sights: Sequence[PageSight]
-    opened: Callable[[int], tuple[Texture, Relevance]]
-    coarse: Callable[[int], Texture]
-
-
-def prompts_for(vlm: VLM, question: Question, budget: int, *, together: bool = False) -> Iterator[Prompt]:
-    """All ways to spend a budget on a question; together: only those that `ask` has."""
-    sights, opened = question.sights, question.opened
-
-    def prompt(way: str, parts: Sequence[Opened], numbered: bool = False) -> Prompt:
-        names = [f"Page {one.index + 1} of {len(sights)}:" for one in parts] if numbered else []
-        said = conversation_with(question.text, len(parts), vlm.adapter.marks, apart=True, names=names)
-        chosen = [Chosen(one.allocation, one.relevance) for one in parts]
-        worth = sum(sights[one.index].worth for one in parts if one.index >= 0)
-        asked = Asked(said, [one.texture for one in parts], chosen, budget)
-        return Prompt(way, [one.index + 1 for one in parts], worth, asked)
-
-    def resized(index: int, tokens: int, texture: Texture) -> Opened:
-        maps = find_relevance(texture, patch=vlm.adapter.side, relevance="none")
-        found = ALLOCATORS["resize"](texture, maps, budget=tokens, patch=vlm.adapter.side)
-        return Opened(index, texture, maps, found)
-
-    items = [Item(sight.worth, partial(opened, index)) for index, sight in enumerate(sights)]
+def prompts_for(vlm: VLM, text: str, sights: Sequence[PageSight], open_page: PageOpener, budget: int) -> list[Prompt]:
+    """The prompts of a question, by how many pages are seen finely."""
+    items, found = [Item(sight.worth, partial(open_page, index)) for index, sight in enumerate(sights)], []
     for fine in FINE:
         parts = traverse(items, budget=budget, most=fine, patch=vlm.adapter.side)
-        some = "1 page" if fine == 1 else f"{fine} pages"
-        yield prompt(f"{some}, together", parts)
-        if fine > 1 and not together:
-            yield prompt(f"{some}, together, numbered", parts, numbered=True)
-            yield from (prompt(f"{some}, apart", [one]) for one in parts)
-    if together:
-        return
-    yield prompt("1 page, beside the sheet", _beside_sheet(vlm, items, sights, budget))
-    top = best(sights)
-    yield prompt("the top page, resized", [resized(top[0], budget, opened(top[0])[0])])
-    yield prompt("the top 5 pages, resized", [resized(one, budget // len(top), opened(one)[0]) for one in sorted(top)])
-    each = budget // len(sights)
-    yield prompt("all pages, resized", [resized(one, each, question.coarse(one)) for one in range(len(sights))])
-
-
-def _beside_sheet(vlm: VLM, items: Sequence[Item], sights: Sequence[PageSight], budget: int) -> list[Opened]:
-    """The best page, and the sheet of all others behind it, which counts as page 0."""
-    left = budget - sheet_tokens(len(sights) - 1)
-    (one,) = traverse(items, budget=left, most=1, patch=vlm.adapter.side)
-    others = [index for index in range(len(sights)) if index != one.index]
-    sheet = shown_small(others, sights, vlm.adapter.side, vlm.device)
-    return [one, Opened(-1, sheet.texture, sheet.relevance, sheet.allocation)]
+        said = conversation_with(text, len(parts), vlm.adapter.marks, apart=True)
+        chosen = [Chosen(one.allocation, one.relevance) for one in parts]
+        asked = Asked(said, [one.texture for one in parts], chosen, budget)
+        way, worth = f"{fine} page{'s' if fine > 1 else ''}, together", sum(sights[one.index].worth for one in parts)
+        found.append(Prompt(way, [one.index + 1 for one in parts], worth, asked))
+    return found
 
 
 def answered(vlm: VLM, prompts: Sequence[Prompt], right: Sequence[Sequence[str]]) -> list[Said]:
@@ -165,29 +126,20 @@ def _file(
         return texture, find_relevance(texture, question, patch=vlm.adapter.side, relevance="scout")
 
     texts = [sample.question for sample in file[: options.limit or QUESTIONS]]
-    ways_of = partial(prompts_for, vlm, together=options.together)
-    every = scouted(pages, texts, patch=vlm.adapter.side, device=vlm.device)
-    coarse = cache(lambda index: pages.texture(index, PIXELS, vlm.device).mipmapped())
+    sights = scouted(pages, texts, patch=vlm.adapter.side, device=vlm.device)
     for first in range(0, len(texts), AT_ONCE):
         if time.monotonic() > end:
             return
         some = range(first, min(first + AT_ONCE, len(texts)))
-        questions = {at: Question(texts[at], every[at], cache(partial(opened, texts[at])), coarse) for at in some}
+        openers = {at: cache(partial(opened, texts[at])) for at in some}
         for budget in options.tokens:
-            each = {at: list(ways_of(question, budget)) for at, question in questions.items()}
-            asked = [(one, file[at].answers) for at, own in each.items() for one in own]
+            prompts = {at: prompts_for(vlm, texts[at], sights[at], openers[at], budget) for at in some}
+            asked = [(one, file[at].answers) for at, own in prompts.items() for one in own]
             said = iter(answered(vlm, *zip(*asked)))
-            for at, own in each.items():
-                ways: dict[str, list[dict[str, Any]]] = {}
-                for one in own:
-                    ways.setdefault(one.way, []).append(asdict(next(said)))
+            for at, own in prompts.items():
+                ways = {one.way: [asdict(next(said))] for one in own}
                 yield {"page": file[at].image.name, "number": at + 1, "budget": budget, "ways": ways}
                 progress.step()
-
-
-def likeliest(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The answer that counts of pages that were asked apart."""
-    return max(said, key=lambda one: float(one["logprob"]))
 
 
 def report(found: dict[str, Any]) -> str:
@@ -195,14 +147,13 @@ def report(found: dict[str, Any]) -> str:
     for budget in dict.fromkeys(row["budget"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["budget"] == budget]
         names = [row["page"] for row in rows]
-        scores, table = {}, []
+        base, table = [row["ways"][BASELINE][0]["score"] for row in rows], []
         for way in rows[0]["ways"]:
-            kept = [likeliest(row["ways"][way]) for row in rows]
-            scores[way] = [one["score"] for one in kept]
-            here = mean(row["number"] in one["pages"] for one, row in zip(kept, rows))
-            gain = paired_difference(scores[way], scores[BASELINE], groups=names)
-            shown = "" if way == BASELINE else format_interval(gain)
-            table.append([way, len(rows), f"{mean(scores[way]):.3f}", shown, f"{here:.2f}"])
+            said = [row["ways"][way][0] for row in rows]
+            scores = [one["score"] for one in said]
+            here = mean(row["number"] in one["pages"] for one, row in zip(said, rows))
+            gain = "" if way == BASELINE else lead(scores, base, names)
+            table.append([way, len(rows), f"{mean(scores):.3f}", gain, f"{here:.2f}"])
         heads = ("pages", "n", "ANLS", "− 1 page", "the right page is read")
         blocks += [f"## {budget} tokens", markdown_table(heads, table)]
     return markdown_page(
@@ -216,15 +167,8 @@ def report(found: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    measure,
-    report,
-    MODEL,
+OPTIONS = (
     option("--files", type=int, default=2, metavar="N", help="of 50 pages (default: 2)"),
     option("--tokens", type=counts, default=BUDGETS, metavar="N,N", help="(default: 273,1024)"),
-    option("--together", action="store_true", help="only what `ask` does: all fine pages in one prompt"),
-    DEVICE,
-    SECONDS,
 )
+main = study_main(__name__, __doc__, measure, report, MODEL, *OPTIONS, DEVICE, SECONDS)

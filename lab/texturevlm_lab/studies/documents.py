@@ -23,17 +23,15 @@ from PIL import Image
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH
-from texturevlm.ops.legibility import legibility
 from texturevlm.pages import Pages, PageTokens, open_pages
 from texturevlm.pages.choose import page_tokens
 from texturevlm.pages.scouting import PageSight, scouted
-from texturevlm.progress import Progress
 from texturevlm.relevance import find_scorer
-from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import SPLIT, option, provenance, study_main
+from texturevlm_lab.studies.place_measures import legible_at
+from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_main
 
 PAGES = 50
 DPI = 100  # of the bound pages, which are half of 200
@@ -102,25 +100,16 @@ def ways(
     own = next((one for one in chosen if one.numbers == (number + 1,)), None)
     top = tokens // FINE_PAGES if number in best(sights) else 0
     return {
-        "one traversal": 0.0 if own is None else max(_in_tokens(sample, own, box) for box in sample.boxes),
+        "one traversal": 0.0 if own is None else _in_tokens(sample, own),
         "the top 5 pages, resized": _resized(sample, top),
         f"all {count} pages, resized": _resized(sample, tokens // count),
     }
 
 
-def _legible(sample: Sample, box: Sequence[float], scale: float) -> float:
-    """How legible an answer is, by the height of its box, at a scale in pixels of the data set's image."""
-    return float(legibility(np.array((box[3] - box[1]) / WORD_HEIGHT), scale))
-
-
-def _in_tokens(sample: Sample, page: PageTokens, box: Sequence[float]) -> float:
-    grid = page.relevance.grid
-    scale = delivered_scale(page.allocation, grid)[0]
-    row, column = (
-        min(cells - 1, int((low + high) / 2 / extent * cells))
-        for low, high, extent, cells in zip((box[1], box[0]), (box[3], box[2]), sample.size, grid)
-    )
-    return _legible(sample, box, float(scale[row, column]) * sample.size[0] / page.texture.size[0])
+def _in_tokens(sample: Sample, page: PageTokens) -> float:
+    scale = delivered_scale(page.allocation, page.relevance.grid)[0].numpy()
+    times = sample.size[0] / page.texture.size[0]
+    return max(legible_at(box, scale, sample.size, times) for box in sample.boxes)
 
 
 def _resized(sample: Sample, tokens: int) -> float:
@@ -128,7 +117,7 @@ def _resized(sample: Sample, tokens: int) -> float:
         return 0.0
     rows, columns = tiling(sample.size, tokens, PATCH)
     scale = max(1.0, (sample.size[0] / rows * sample.size[1] / columns) ** 0.5 / PATCH)
-    return max(_legible(sample, box, scale) for box in sample.boxes)
+    return max(legible_at(box, np.array([[scale]]), sample.size) for box in sample.boxes)
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
@@ -136,13 +125,11 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split=options.split).samples[: options.limit]
     files = bound_files(samples, options.files)
     asked: list[Asked] = []
-    progress = Progress(len(files), "files")
     with tempfile.TemporaryDirectory() as folder:
-        for number, file in enumerate(files):
+        for number, file in enumerate(each(files, "files")):
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
             asked += measure(file, open_pages(path), options.tokens, options.traversed)
-            progress.step()
     return {
         "split": options.split,
         "files": [len(file) for file in files],
@@ -187,13 +174,9 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    SPLIT,
+OPTIONS = (
     option("--files", type=int, default=1, metavar="N", help="of 50 pages (default: 1)"),
     option("--traversed", type=int, default=10, metavar="N", help="questions per file, by traversal (default: 10)"),
     option("--tokens", type=int, default=BUDGET, metavar="N", help=f"for the whole file (default: {BUDGET})"),
 )
+main = study_main(__name__, __doc__, study, report, SPLIT, *OPTIONS)

@@ -87,12 +87,9 @@ def origin_page(folder: str, image: str) -> str:
     return f"{source}/{stem if kind == KINDS[0] else stem.rpartition('-')[0]}"
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    write,
-    None,
+OPTIONS = (
     option("--words", type=Path, required=True, metavar="CACHE", help="folder of the words read by OCR"),
     option("--copies", type=int, default=1, metavar="N", help="of a rewritten page, with other answers (default: 1)"),
     option("--fonts", type=Path, metavar="DIR", help=".ttf and .otf files (default: the system's fonts)"),
 )
+main = study_main(__name__, __doc__, write, None, *OPTIONS)

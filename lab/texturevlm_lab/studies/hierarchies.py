@@ -1,4 +1,4 @@
-"""Hierarchies that a budget cuts: groups with shared parents (`dag`), trees of clusters and of tiles; and `layers`.
+"""Hierarchies that a budget cuts: groups with shared parents (`dag`) and a tree of tiles; and `layers`.
 
     python -m texturevlm_lab.studies.hierarchies DATA --out DIR [--limit N]
 
@@ -17,25 +17,25 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.value import cracks, delivered_scale
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
-from texturevlm.progress import Progress
 from texturevlm.relevance import Relevance, find_relevance
-from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.cluster_tree import cluster_tree
-from texturevlm_lab.studies.study import evenly, provenance, study_main
+from texturevlm_lab.studies.place_measures import legible_at
+from texturevlm_lab.studies.study import each, evenly, provenance, study_main
 
 BUDGETS = (64, 273)
 SCORERS = ("scout", "none")
 TUNED = 60  # pages of an even selection, which the settings of `dag` were chosen on
 PAGES = 48
 BASELINE = "dag"
-WAYS = {"cluster_tree": cluster_tree, **{name: ALLOCATORS[name] for name in (BASELINE, "quadtree", "layers")}}
+WAYS = {name: ALLOCATORS[name] for name in (BASELINE, "quadtree", "layers")}
+CLUSTER_TREE = " `cluster_tree` is a tree in which a cluster is cut only inside its parent (lab/texturevlm_lab/studies/cluster_tree.py)."
 MEASURES = ("value", "legibility", "cracks", "holes")
 
 
@@ -48,8 +48,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"DATA must have more than {TUNED} pages with located answers, got {len(located)}")
     rows: list[dict[str, Any]] = []
     chosen = evenly(others, options.limit or PAGES)
-    progress = Progress(len(chosen), "pages")
-    for sample in chosen:
+    for sample in each(chosen, "pages"):
         texture = Texture.open(sample.image).mipmapped()
         for scorer in SCORERS:
             question = sample.question if scorer == "scout" else ""
@@ -60,7 +59,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     for name, way in WAYS.items()
                 }
                 rows.append({"page": sample.image.name, "scorer": scorer, "budget": budget, "ways": found})
-        progress.step()
     return {"rows": rows, "pages": len(chosen), "data": options.data.name}
 
 
@@ -68,13 +66,9 @@ def _measured(sample: Sample, maps: Relevance, allocation: Allocation) -> dict[s
     scale = delivered_scale(allocation, maps.grid)[0].numpy()
     ink, mass = maps.ink[0].numpy(), maps.mass[0].numpy()
     shown = ink & np.isfinite(scale)
-    left, top, right, bottom = sample.boxes[0]
-    (rows, columns), (height, width) = maps.grid, maps.size
-    row = min(rows - 1, int((top + bottom) / 2 / height * rows))
-    column = min(columns - 1, int((left + right) / 2 / width * columns))
     return {
         "value": float((mass * legibility(maps.legible_scale[0].numpy(), scale)).sum()),
-        "legibility": float(legibility(np.array((bottom - top) / WORD_HEIGHT), float(scale[row, column]))),
+        "legibility": legible_at(sample.boxes[0], scale, maps.size),
         "cracks": cracks(scale, shown),
         "holes": 1 - float(shown.sum() / ink.sum()),
     }
@@ -104,8 +98,7 @@ def report(found: dict[str, Any]) -> str:
         "Value: the share of the relevant content that is legible. Legibility: expected of the answer, from its height "
         "and the scale at its centre. Cracks: of neighbouring cells with ink, the share where one is shown at least "
         f"twice as finely as the other. Behind each number the difference to `{BASELINE}`, paired by page, with "
-        "its 95% interval. `cluster_tree` is a tree in which a cluster is cut only inside its parent "
-        "(lab/texturevlm_lab/studies/cluster_tree.py).",
+        f"its 95% interval.{CLUSTER_TREE if 'cluster_tree' in found['rows'][0]['ways'] else ''}",
         markdown_table(heads, list(lines(found["rows"]))),
         provenance(found),
     )

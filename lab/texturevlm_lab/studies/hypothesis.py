@@ -33,7 +33,6 @@ from texturevlm.channels import build
 from texturevlm.channels.registry import PRESETS
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops.lookup import lookup
-from texturevlm.progress import Progress
 from texturevlm.relevance import Balance, ImageMaps, image_maps
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
@@ -41,7 +40,7 @@ from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, mar
 from texturevlm_lab.evaluate.objects import painted
 from texturevlm_lab.evaluate.statistics import paired_difference, pooled_ratio
 from texturevlm_lab.studies.soft_tokens import RELAXATIONS, Lattice, box_shares, covered, soft_iou, soften
-from texturevlm_lab.studies.study import evenly, option, provenance, study_main
+from texturevlm_lab.studies.study import each, evenly, option, provenance, study_main
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import draw_examples, fit, generator_at
 
@@ -99,13 +98,11 @@ def read_photographs(data: Path, split: str, lattice: Lattice, limit: int | None
     """The photographs of a split that have objects; `limit` of them, evenly spread."""
     every = {sample.image: sample for sample in load_data(data, split=split, located=True).samples}
     found = evenly(list(every.values()), limit)
-    progress = Progress(len(found), f"{split} photographs")
     channels, base = [], []
-    for sample in found:
+    for sample in each(found, f"{split} photographs"):
         texture = Texture.open(sample.image)
         channels.append(read_channels(build(texture, CHANNELS, base=0), lattice))
         base.append(functional.adaptive_avg_pool2d(image_maps(texture).salience[:, None], SALIENCE_GRID)[0])
-        progress.step()
     boxes = [_on_square(sample) for sample in found]
     shares = torch.stack([box_shares(one, AREA, LOSS_GRID) for one in boxes])
     return Photographs(torch.cat(channels), torch.cat(base), shares, boxes)

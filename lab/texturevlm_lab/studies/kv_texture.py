@@ -18,8 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.ask import load_vlm
-from texturevlm.ops import BlockLayout, DeviceTexture, KeyValueTexture, hierarchical_attention, lookup, mipmap
-from texturevlm.ops.key_value_texture import KeyValueLevel, block_means
+from texturevlm.ops import DeviceTexture, lookup, mipmap
+from texturevlm_lab.attention.block_layout import BlockLayout
+from texturevlm_lab.attention.hierarchical import hierarchical_attention
+from texturevlm_lab.attention.key_value_texture import KeyValueLevel, KeyValueTexture, block_means
 from texturevlm_lab.bench.attention_error import Layers, attention_inputs, dense_attention, relative_error
 from texturevlm_lab.bench.timing import Work, device_warm
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

@@ -25,14 +25,12 @@ import torch
 import texturevlm as tv
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.ops.legibility import legibility
-from texturevlm.progress import Progress
-from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.virtual import build_pyramid
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import SPLIT, option, provenance, study_main
+from texturevlm_lab.studies.place_measures import legible_at
+from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_main
 
 SCORER = "scout"
 GRAIN = 4  # grey levels of 255: without it, pages that were enlarged would hardly have bytes at their finest level
@@ -94,20 +92,14 @@ def chosen(pyramid: Path, sample: Sample, box: tuple[int, int, float]) -> dict[s
     tv.sample(texture, allocation)
     assert texture.pages is not None
     done, total = texture.pages.counters, texture.pages.mips.source.total_bytes
+    x, y, times = box
+    answers = [[place + times * edge for place, edge in zip((x, y, x, y), one)] for one in sample.boxes]
     plain = tv.choose_tokens(texture, relevance=relevance, allocator="resize")
     found = {"pages read": float(done.pages_read), "share of bytes read": done.bytes_read / total}
     for name, one in (("pages", allocation), ("resized", plain)):
-        scales = delivered_scale(one, relevance.grid)[0]
-        found[f"legibility, {name}"] = max(_legible(answer, box, scales, texture.size) for answer in sample.boxes)
+        scales = delivered_scale(one, relevance.grid)[0].numpy()
+        found[f"legibility, {name}"] = max(legible_at(answer, scales, texture.size) for answer in answers)
     return found
-
-
-def _legible(answer: Sequence[float], box: tuple[int, int, float], scales: Any, size: tuple[int, int]) -> float:
-    x, y, times = box
-    column = int((x + times * (answer[0] + answer[2]) / 2) / size[1] * scales.shape[1])
-    row = int((y + times * (answer[1] + answer[3]) / 2) / size[0] * scales.shape[0])
-    height = times * (answer[3] - answer[1])
-    return float(legibility(np.array(height / WORD_HEIGHT), float(scales[row, column])))
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,16 +107,14 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     samples = load_data(options.data, split=options.split).samples
     sheets = sheets_of(samples, options.across**2, options.limit or 8)
     rows: list[dict[str, float]] = []
-    progress = Progress(len(sheets), "sheets")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, sheet in enumerate(sheets):
+        for number, sheet in enumerate(each(sheets, "sheets")):
             flat = folder / "sheet.jpg"
             box = write_sheet(sheet, options.across, options.side, number, flat)
             pyramid = build_pyramid(flat)
             seen = {**look(pyramid, sheet[0].question, folder), **chosen(pyramid, sheet[0], box)}
             rows.append({**seen, "pyramid in MB": pyramid.stat().st_size / 1e6})
-            progress.step()
     names = ("legibility, pages", "legibility, resized")
     return {
         "split": options.split,
@@ -161,12 +151,8 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    SPLIT,
+OPTIONS = (
     option("--across", type=int, default=3, metavar="N", help="pages along a side of a sheet (default: 3)"),
     option("--side", type=int, default=20000, metavar="N", help="pixels along a side of a sheet (default: 20000)"),
 )
+main = study_main(__name__, __doc__, study, report, SPLIT, *OPTIONS)

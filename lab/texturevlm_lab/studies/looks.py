@@ -12,20 +12,17 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import astuple
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from texturevlm.ask import VLM, Answer, load_vlm
+from texturevlm.ask import VLM, Answer
 from texturevlm.ask.session import FIRST_LOOK
 from texturevlm.journal import read_journal
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.studies.asking import ASKING, asked_once, samples_by_set, settings_of
+from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
 from texturevlm_lab.studies.study import option, provenance, study_main
 
 SURE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -37,20 +34,20 @@ def tokens_of(answer: Answer) -> int:
     return sum(int(one.allocation.valid.sum()) for one in answer.chosen)
 
 
-def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
+def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """ANLS and tokens of both looks and of fixed budgets, and the confidence in the first."""
-    options: Any = {"relevance": relevance, "return_details": True, "max_new_tokens": MOST}
-    two = model.ask(sample.image, sample.question, looks="auto", sure=NEVER, budget=budget, **options)
+    how: Any = {"relevance": options.relevance, "return_details": True, "max_new_tokens": MOST}
+    two = model.ask(sample.image, sample.question, looks="auto", sure=NEVER, budget=options.budget, **how)
     one = two.earlier or two
-    found = {"id": sample.id, "chance": one.confidence, "looks": two.looks, "fixed": {}, "tokens": {}, "seconds": {}}
+    found = {"chance": one.confidence, "looks": two.looks, "fixed": {}, "tokens": {}, "seconds": {}}
     for name, answer in (("first", one), ("second", two)):
         found[name] = anls(answer.text, sample.answers)
         found["tokens"][name] = tokens_of(answer)
         found["seconds"][name] = sum(answer.seconds.values())  # its stages follow one another
     found["features"] = None if one.features is None else astuple(one.features)
-    for fixed in (budget // 2, budget):
+    for fixed in (options.budget // 2, options.budget):
         started = time.perf_counter()
-        answer = model.ask(sample.image, sample.question, budget=fixed, **options)
+        answer = model.ask(sample.image, sample.question, budget=fixed, **how)
         found["seconds"][str(fixed)] = time.perf_counter() - started
         found["fixed"][str(fixed)] = anls(answer.text, sample.answers)
         found["tokens"][str(fixed)] = tokens_of(answer)
@@ -118,20 +115,9 @@ def report(record: dict[str, Any]) -> str:
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    model = load_vlm(options.model, budget=options.budget)
     without = [] if options.without is None else read_journal(options.without, "answers of a calibration", dict)
-    known = {row["id"] for row in without}
-    samples = [sample for own in samples_by_set(options, known).values() for sample in own]
-    ask = partial(asked, model, budget=options.budget, relevance=options.relevance)
-    return {**settings_of(options), "rows": asked_once(samples, ask, options.out / "looks-rows.jsonl")}
+    return asked_one_by_one("looks", options, asked, samples_by_set(options, {row["id"] for row in without}))
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    option("--without", type=Path, metavar="ROWS", help="leave out questions that calibrated the model"),
-    *ASKING,
-)
+WITHOUT = option("--without", type=Path, metavar="ROWS", help="leave out questions that calibrated the model")
+main = study_main(__name__, __doc__, study, report, WITHOUT, *ASKING)

@@ -11,36 +11,34 @@ the share where one is shown at least twice as finely as the other; ink that no 
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
 
-from texturevlm.allocate.merge import child_shares
 from texturevlm.allocate.value import cracks, delivered_scale
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.choose import Chosen
+from texturevlm.ask import VLM
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
-from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.asking import ASKING, asked_once, settings_of
-from texturevlm_lab.studies.study import evenly, provenance, study_main
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.rivals.hooks.merge import child_shares
+from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
+from texturevlm_lab.studies.study import lead, provenance, study_main
 
 MOST = 48  # tokens of an answer
 WAYS = ("resize", "dag", "dag, merged", "dag, all merged", "quadtree", "auto")
 
 
-def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
+def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """ANLS of each way, its tokens, how many of them are merged, cracks and holes."""
-    found: dict[str, Any] = {"id": sample.id, "page": sample.image.name}
+    found: dict[str, Any] = {}
     session = model.prepare(sample.image)
     for way in WAYS:
         allocator, _, _ = way.partition(",")
-        (chosen,) = session.choose(sample.question, budget=budget, relevance=relevance, allocator=allocator)
+        how: Any = {"budget": options.budget, "relevance": options.relevance, "allocator": allocator}
+        (chosen,) = session.choose(sample.question, **how)
         maps = chosen.relevance
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
@@ -76,10 +74,8 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     pages, found = [row["page"] for row in rows], []
     for way in WAYS:
         own = {name: [row[way][name] for row in rows] for name in rows[0][way]}
-        gains = []
-        for other in ("dag", "resize"):
-            theirs = [row[other]["anls"] for row in rows]
-            gains.append("–" if way == other else format_interval(paired_difference(own["anls"], theirs, groups=pages)))
+        bases = [None if way == other else [row[other]["anls"] for row in rows] for other in ("dag", "resize")]
+        gains = [lead(own["anls"], base, pages) for base in bases]
         counts = [f"{mean(own[name]):.1f}" for name in ("tokens", "merged")]
         seen = [f"{mean(own[name]):.3f}" for name in ("cracks", "holes")]
         found.append((way, f"{mean(own['anls']):.3f}", *gains, *counts, *seen))
@@ -101,18 +97,7 @@ def report(record: dict[str, Any]) -> str:
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    model = load_vlm(options.model, budget=options.budget, turn=0.0)
-    data = load_data(options.data / "sroie", split=options.split, answered=True, skip_broken=True)
-    ask = partial(asked, model, budget=options.budget, relevance=options.relevance)
-    rows = asked_once(evenly(data.samples, options.limit), ask, options.out / "merged-rows.jsonl")
-    return {**settings_of(options), "rows": rows, "device": str(model.device)}
+    return asked_one_by_one("merged", options, asked, samples_by_set(options, sets=("sroie",)), turn=0.0)
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    *ASKING,
-)
+main = study_main(__name__, __doc__, study, report, *ASKING)

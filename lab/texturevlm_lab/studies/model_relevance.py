@@ -12,34 +12,31 @@ measured.
 
 import argparse
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import torch
 
-from texturevlm.ask import VLM, load_vlm
+from texturevlm.ask import VLM
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.data import Sample
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.asking import ASKING, asked_once, samples_by_set, settings_of
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.studies.asking import ASKING, asked_one_by_one
 from texturevlm_lab.studies.place_measures import top_share
-from texturevlm_lab.studies.study import provenance, study_main
+from texturevlm_lab.studies.study import lead, provenance, study_main
 
 BY = ("none", "scout", "model")
 MOST = 48  # tokens of an answer
 SCORES = {"anls": "ANLS", "top": "answer in the top tenth"}
 
 
-def asked(model: VLM, sample: Sample, budget: int) -> dict[str, Any]:
+def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """What each relevance reaches."""
-    found: dict[str, Any] = {"id": sample.id, "page": sample.image.name}
+    found: dict[str, Any] = {}
     session = model.prepare(sample.image)
     for relevance in BY:
-        options: Any = {"budget": budget, "relevance": relevance, "turn": 0.0, "max_new_tokens": MOST}
-        answer = session.ask(sample.question, return_details=True, **options)
+        how: Any = {"budget": options.budget, "relevance": relevance, "turn": 0.0, "max_new_tokens": MOST}
+        answer = session.ask(sample.question, return_details=True, **how)
         mass = answer.chosen[0].relevance.mass[0].cpu()
         place = box_map(sample.boxes, sample.size, (mass.shape[0], mass.shape[1]))
         found[relevance] = {
@@ -57,12 +54,8 @@ def report(record: dict[str, Any]) -> str:
         cells = []
         for score in SCORES:
             own = [row[relevance][score] for row in rows]
-            cells.append(f"{np.mean(own):.3f}")
-            for other in BY[:2]:
-                theirs = [row[other][score] for row in rows]
-                cells.append(
-                    "–" if relevance == other else format_interval(paired_difference(own, theirs, groups=pages))
-                )
+            bases = [None if relevance == other else [row[other][score] for row in rows] for other in BY[:2]]
+            cells += [f"{np.mean(own):.3f}", *(lead(own, base, pages) for base in bases)]
         table.append((relevance, *cells))
     heads = [head for name in SCORES.values() for head in (name, "− none", "− scout")]
     return markdown_page(
@@ -76,13 +69,4 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    model = load_vlm(options.model, budget=options.budget)
-    turns = zip_longest(*samples_by_set(options).values())
-    samples = [sample for turn in turns for sample in turn if sample is not None]
-    rows = asked_once(samples, partial(asked, model, budget=options.budget), options.out / "model-relevance-rows.jsonl")
-    return {**settings_of(options), "rows": rows}
-
-
-main = study_main(__name__, __doc__, study, report, *ASKING)
+main = study_main(__name__, __doc__, partial(asked_one_by_one, "model_relevance", asked=asked), report, *ASKING)

@@ -8,7 +8,6 @@ one date: what this scores is no fault of a model. Where the page has no such qu
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -20,10 +19,8 @@ from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.conditions import PAGE
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.mean_by_page import mean_by_page
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.studies.study import DATA, ROW_FILES, mean_by_page, table_main
 
 
 def true_answers(asked: Sequence[Sample], all_questions: Sequence[Sample]) -> list[float | None]:
@@ -57,10 +54,10 @@ def row_of(answers: AnswerRows, samples: Sequence[Sample]) -> list[str | int]:
     return [str(answers.settings["data set"]), len(own), same, *cells]
 
 
-def report(rows: Sequence[Sequence[str | int]], model: str, command: str) -> str:
+def report(rows: Sequence[Sequence[str | int]], model: str, made_by: str) -> str:
     return markdown_page(
         "# Questions about another page",
-        f"Command: `{command}`; {origin('texturevlm_lab.studies.other_pages')}.",
+        made_by,
         f"{model}, shown another page than the one that a question is about: its ANLS, what the true answers of the "
         "page that it was shown would score, and the paired difference, 95% intervals by resampling pages.",
         markdown_table(
@@ -69,29 +66,17 @@ def report(rows: Sequence[Sequence[str | int]], model: str, command: str) -> str
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    name = "texturevlm_lab.studies.other_pages"
-    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data sets")
-    parser.add_argument("answers", type=Path, nargs="+", metavar="ROWS", help="rows of answers")
-
-    def made(options: argparse.Namespace) -> str:
-        runs = [AnswerRows.read(path) for path in options.answers]
-        models = sorted({f"{run.settings['model']}, weights {run.settings['weights']}" for run in runs})
-        if len(models) > 1:
-            raise ValueError(f"other_pages: ROWS must be of one model, got {'; '.join(models)}")
-        rows = []
-        for answers in runs:
-            settings = answers.settings
-            data = load_data(
-                options.data / settings["data set"], split=settings["split"], answered=True, skip_broken=True
-            )
-            rows.append(row_of(answers, data.samples))
-        command = f"python -m {name} DATA {' '.join(f'results/{path.name}' for path in options.answers)} --out DIR"
-        return report(rows, models[0], command)
-
-    return report_from_files(parser, arguments, made, "reader-other-pages.md")
+def made(options: argparse.Namespace) -> str:
+    runs = [AnswerRows.read(path) for path in options.rows]
+    models = sorted({f"{run.settings['model']}, weights {run.settings['weights']}" for run in runs})
+    if len(models) > 1:
+        raise ValueError(f"other_pages: ROWS must be of one model, got {'; '.join(models)}")
+    rows = []
+    for answers in runs:
+        folder = options.data / answers.settings["data set"]
+        data = load_data(folder, split=answers.settings["split"], answered=True, skip_broken=True)
+        rows.append(row_of(answers, data.samples))
+    return report(rows, models[0], options.made_by)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(__name__, __doc__, made, "reader-other-pages.md", DATA, ROW_FILES)

@@ -1,9 +1,9 @@
 """How well a map finds a place before tokens are chosen by it, and what they deliver of the place after that.
 
-Shared by the studies of channels. A place is the box of an answer, object or face. Three measures, from 0 to 1:
-the share of the place in the tenth of the cells with the highest values; the share of fine tokens that lie on it; its
-expected legibility: the legibility curve at the scale that was delivered (docs/metric.md), the mean over its cells that
-are not blank. No OCR is needed, and nothing is said about what a model understands.
+Shared by several studies. A place is the box of an answer, object or face. Three measures, from 0 to 1: the share of
+the place in the tenth of the cells with the highest values; the share of fine tokens that lie on it; its expected
+legibility: the legibility curve at the scale that was delivered (docs/metric.md), the mean over its cells that are not
+blank. No OCR is needed, and nothing is said about what a model understands.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
 from texturevlm.ops.legibility import legibility
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Balance
 from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.markdown import format_interval
@@ -53,6 +54,19 @@ def top_share(values: Tensor, place: Tensor) -> float:
     """The share of a place in the tenth of the cells with the highest values."""
     best = values.flatten().topk(max(1, int(TOP * values.numel()))).indices
     return float(place.flatten()[best].sum() / place.sum())
+
+
+def legible_at(box: Sequence[float], scale: np.ndarray, size: Sequence[int], times: float = 1.0) -> float:
+    """How legible text as tall as a box is at the scale that is delivered at the box's centre, by the legibility curve.
+
+    scale: (h, w), pixels per sample over an image of `size` (height, width); times: pixels of the box per such pixel
+    """
+    left, top, right, bottom = box
+    row, column = (
+        min(cells - 1, int((low + high) / 2 / extent * cells))
+        for low, high, extent, cells in zip((top, left), (bottom, right), size, scale.shape)
+    )
+    return float(legibility(np.array((bottom - top) / WORD_HEIGHT), times * float(scale[row, column])))
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:

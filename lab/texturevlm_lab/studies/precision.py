@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import load_data

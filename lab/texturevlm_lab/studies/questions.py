@@ -18,18 +18,18 @@ from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import each_image
-from texturevlm.allocate.cascade import cascade
 from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.search import Layer, finest_span, scored
 from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_choice
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.distance import distance_field
+from texturevlm.ops.legibility import UNIT
 from texturevlm.ops.segment import seed_grid, superpixels
-from texturevlm.ops.select import UNIT
-from texturevlm.pipeline import Allocator
+from texturevlm.placement import Allocator
 from texturevlm.relevance import Relevance, find_relevance
 from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.cascade import cascade
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.report import publish
 from texturevlm_lab.evaluate.run import evaluate

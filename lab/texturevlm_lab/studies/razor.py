@@ -1,4 +1,4 @@
-"""The razor: every allocator against `auto`, from the scores per question that `studies.allocators` wrote.
+"""The razor: every allocator against `auto`, from the scores per question that `texturevlm_lab.studies.allocators` wrote.
 
     python -m texturevlm_lab.studies.razor results/allocators/docvqa-rows.csv … [--out DIR]
 
@@ -8,9 +8,7 @@ engine; the interval of a few pages is too narrow, so they show nothing. Millise
 are those of the table beside the rows (NAME.csv).
 """
 
-import argparse
 import csv
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -18,11 +16,10 @@ from typing import NamedTuple
 
 from texturevlm_lab.evaluate.compare import POINTS, SPEED, deciding, difference, score_names, units
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.results import FULL_IMAGE, IDEAL_RESIZE, OWN, Configuration, by_configuration
 from texturevlm_lab.evaluate.rows import read_rows
 from texturevlm_lab.evaluate.statistics import Interval
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.studies.study import ROW_FILES, table_main
 
 RIVAL = "auto"
 FEWEST = 10  # pages
@@ -118,9 +115,8 @@ def details(own: Set) -> str:
     return markdown_table(("tokens", "allocator", *heads, f"time over {RIVAL}'s", "verdict"), rows)
 
 
-def report(paths: Sequence[Path]) -> str:
+def report(paths: Sequence[Path], made_by: str) -> str:
     sets = {path.name.removesuffix("-rows.csv"): read_set(path) for path in paths}
-    files = " ".join(f"results/{path.parent.name}/{path.name}" for path in paths)
     parts = [
         part
         for name, own in sets.items()
@@ -128,8 +124,7 @@ def report(paths: Sequence[Path]) -> str:
     ]
     return markdown_page(
         f"# The razor: every allocator against `{RIVAL}`",
-        f"Command: `python -m texturevlm_lab.studies.razor {files} --out DIR`; "
-        f"{origin('texturevlm_lab.studies.razor')}.",
+        made_by,
         f"{WINS}: the lower bound of its lead over `{RIVAL}` is above {POINTS:+.2f} by every OCR engine. "
         f"{EQUAL}: no lower bound is below {-POINTS:+.2f}. {CHEAPER}: as good, in half the time. "
         f"{LOSES}: every upper bound is below 0. {OPEN}: neither, or fewer than {FEWEST} images. The score is "
@@ -141,13 +136,4 @@ def report(paths: Sequence[Path]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm_lab.studies.razor", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("rows", type=Path, nargs="+", metavar="ROWS", help="files of scores per question")
-    return report_from_files(parser, arguments, lambda options: report(options.rows), "razor.md")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(__name__, __doc__, lambda options: report(options.rows, options.made_by), "razor.md", ROW_FILES)

@@ -25,14 +25,13 @@ from torch.nn import functional
 
 from texturevlm.allocate.value import FREE
 from texturevlm.image import to_tensor
-from texturevlm.progress import Progress
 from texturevlm.rebuilding import PixelBox, shrunk_axis
 from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
+from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.evaluate.ocr import OcrEngine, cached_engines, open_engines
+from texturevlm_lab.evaluate.ocr import LineCrop, OcrEngine
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import OCR, READINGS, SPLIT, provenance, study_main
+from texturevlm_lab.studies.study import OCR, READINGS, SPLIT, each, ocr_engines, provenance, read_scores, study_main
 
 HEIGHTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24)  # token pixels
 RATIOS = (1 / 2, 2 / 3, 1, 3 / 2, 2)  # shrunk that many times more across than down
@@ -81,8 +80,7 @@ def trials(height: float) -> list[Trial]:
 def measure(samples: Sequence[Sample], engines: Mapping[str, OcrEngine]) -> dict[str, list[Place]]:
     """For each engine: the boxes that it reads in the full image, with their legibility in each trial."""
     found: dict[str, list[Place]] = {name: [] for name in engines}
-    progress = Progress(len(samples), "questions")
-    for sample in samples:
+    for sample in each(samples, "questions"):
         enlarge = round(sample.reduced)
         image = _grey(sample.image, enlarge)
         size = (image.shape[1], image.shape[2])
@@ -90,17 +88,14 @@ def measure(samples: Sequence[Sample], engines: Mapping[str, OcrEngine]) -> dict
         for box, place in zip(boxes, crop_boxes(boxes, size)):
             height = box[3] - box[1]
             tried = trials(height / enlarge)
-            crops = []
+            crops: dict[Trial, list[LineCrop]] = {}
             for wanted, ratio in tried:
                 side = height / wanted
-                crops.append(as_bytes(shrunk(image, place, side * ratio**0.5, side / ratio**0.5)))
+                crops[wanted, ratio] = [as_bytes(shrunk(image, place, side * ratio**0.5, side / ratio**0.5))]
             for name, engine in engines.items():
-                scores = {
-                    trial: legibility_score([text], sample.answers) for trial, text in zip(tried, engine.read(crops))
-                }
+                scores = read_scores(engine, crops, sample.answers)
                 if scores.pop(FULL) == 1:
                     found[name].append(Place(sample.image.name, scores))
-        progress.step()
     return found
 
 
@@ -234,7 +229,7 @@ def _bracket(row: dict[str, Any]) -> str:
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     data = load_data(options.data, split=options.split, located=True, limit=options.limit)
-    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    engines = ocr_engines(options)
     found = measure(data.samples, engines)
     if empty := [name for name, places in found.items() if not places]:
         raise ValueError(f"readable_height: DATA must hold answers that OCR reads, got none by {', '.join(empty)}")
@@ -248,12 +243,4 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    OCR,
-    READINGS,
-    SPLIT,
-)
+main = study_main(__name__, __doc__, study, report, OCR, READINGS, SPLIT)

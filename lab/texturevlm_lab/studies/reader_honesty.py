@@ -207,13 +207,9 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    measure,
-    report,
-    MODEL,
+OPTIONS = (
     option("--budget", type=int, metavar="N", help="tokens (default: the model's)"),
     SPLIT,
     option("--hand", type=Path, metavar="DIR", help="fonts that imitate handwriting (default: not asked)"),
 )
+main = study_main(__name__, __doc__, measure, report, MODEL, *OPTIONS)

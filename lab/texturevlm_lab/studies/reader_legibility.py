@@ -24,13 +24,21 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.rebuilding import median_grey
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.legibility import legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.metrics import Delivered
 from texturevlm_lab.evaluate.ocr import OcrEngine, open_engines
-from texturevlm_lab.studies.mean_by_page import mean_by_page
-from texturevlm_lab.studies.page_by_page import page_by_page
-from texturevlm_lab.studies.study import AT_ONCE, MODEL, OCR, SPLIT, evenly, provenance, study_main
+from texturevlm_lab.studies.asking import page_by_page
+from texturevlm_lab.studies.study import (
+    AT_ONCE,
+    MODEL,
+    OCR,
+    SPLIT,
+    evenly,
+    mean_by_page,
+    provenance,
+    read_scores,
+    study_main,
+)
 
 SETS = ("sroie", "funsd", "docvqa")
 CHOOSERS = {"the scout": "scout", "no question": "none", "resize": "none"}  # and the relevance of each
@@ -91,14 +99,10 @@ def judged(samples: Sequence[Sample], model: VLM, engines: dict[str, OcrEngine])
             if chooser == "resize":
                 how["allocator"] = "resize"
             answers.append(session.ask(sample.question, return_details=True, **how))
-        crops = [Delivered(image, grey, one.chosen[0].allocation).crops(sample) for one in answers]
-        read: list[dict[str, float]] = [{} for _ in answers]
-        for name, engine in engines.items():
-            texts = iter(engine.read([crop for own in crops for crop in own]))
-            for scores, own in zip(read, crops):
-                scores[name] = legibility_score([next(texts) for _ in own], sample.answers)
-        for setting, answer, legibility in zip(settings, answers, read):
-            score = anls(answer.text, sample.answers)
+        crops = {n: Delivered(image, grey, one.chosen[0].allocation).crops(sample) for n, one in enumerate(answers)}
+        read = {name: read_scores(engine, crops, sample.answers) for name, engine in engines.items()}
+        for number, (setting, answer) in enumerate(zip(settings, answers)):
+            score, legibility = anls(answer.text, sample.answers), {name: own[number] for name, own in read.items()}
             found.append(Judged(*setting, sample.id, sample.image.name, score, answer.unreadable, legibility))
     return found
 

@@ -25,14 +25,14 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
 from texturevlm.check import check_choice
 from texturevlm.commands.arguments import counts
-from texturevlm.vlm.finer import FINEST, Finer, read_finer
+from texturevlm.placement.finer import FINEST, Finer, read_finer
 from texturevlm_lab.evaluate.answering import likeliest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.studies.asking import page_by_page
 from texturevlm_lab.studies.held_out_pages import origin_page
-from texturevlm_lab.studies.page_by_page import page_by_page
 from texturevlm_lab.studies.study import AT_ONCE, MODEL, evenly, option, provenance, study_main
 from texturevlm_lab.train.pages import CHARTS
 

@@ -8,7 +8,6 @@ cannot know say what it reads.
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from texturevlm.text.edits import letters_and_digits
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
 from texturevlm_lab.evaluate.conditions import CHOSEN, Condition
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
-from texturevlm_lab.studies.mean_by_page import mean_by_page
-from texturevlm_lab.studies.study import report_from_files
+from texturevlm_lab.studies.study import DATA, ROW_FILE, mean_by_page, table_main
 
 FIELDS = ("company", "date", "address", "total")
 
@@ -41,7 +38,7 @@ def mean_of(answers: AnswerRows, condition: Condition, chosen: Sequence[int]) ->
     return mean_by_page([row.score for row in rows.values()], [answers.questions[number][1] for number in rows])
 
 
-def report(answers: AnswerRows, known: set[str], command: str) -> str:
+def report(answers: AnswerRows, known: set[str], made_by: str) -> str:
     numbers = range(len(answers.questions))
     parts = {"shops in train": [number for number in numbers if answers.questions[number][1] in known]}
     parts["other shops"] = [number for number in numbers if number not in parts["shops in train"]]
@@ -53,24 +50,15 @@ def report(answers: AnswerRows, known: set[str], command: str) -> str:
     ]
     return markdown_page(
         "# Receipts of shops that training knows, and of others",
-        f"Command: `{command}`; {origin('texturevlm_lab.studies.reader_shops')}.",
+        made_by,
         f"{answers.settings['model']}, weights {answers.settings['weights']}; ANLS, 95% intervals by resampling pages.",
         markdown_table(["chooser", "tokens", *parts], table),
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    name = "texturevlm_lab.studies.reader_shops"
-    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("data", type=Path, metavar="DATA", help="the folder sroie")
-    parser.add_argument("answers", type=Path, metavar="ANSWERS", help="rows of answers")
-
-    def made(options: argparse.Namespace) -> str:
-        command = f"python -m {name} DATA results/{options.answers.name} --out DIR"
-        return report(AnswerRows.read(options.answers), known_shops(options.data / "questions.jsonl"), command)
-
-    return report_from_files(parser, arguments, made, "reader-shops.md")
+def made(options: argparse.Namespace) -> str:
+    known = known_shops(options.data / "questions.jsonl")
+    return report(AnswerRows.read(options.rows[0]), known, options.made_by)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+main = table_main(__name__, __doc__, made, "reader-shops.md", DATA, ROW_FILE)

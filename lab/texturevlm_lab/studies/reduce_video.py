@@ -6,45 +6,36 @@ Clips have four moments of two frames. Once: a page with four values is shown in
 others. Still: the page is shown all the time, while a bar beside it moves. One value is asked for. Tokens are those of
 our clip, or of moments resized evenly; a reduced row has twice as many of them, which the model reduces to the budget.
 The reader was trained on single images, so scores are low; the log-likelihood of the true answer tells methods apart.
-Rows are written as they come to reduce-video.jsonl in --out, and not asked for again.
 """
 
 import argparse
 import random
-import sys
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
+from texturevlm.video.sources import open_video
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
-from texturevlm.reduce import steps_of
-from texturevlm.video.sources import open_video
+from texturevlm.video import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.provenance import origin
-from texturevlm_lab.evaluate.statistics import paired_difference
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.video_baselines import BaselineSession
-from texturevlm_lab.studies.live import LABELS, page
-from texturevlm_lab.studies.study import (
-    DEVICE,
-    MISTAKES,
-    MODEL,
-    check_limit,
-    command_line,
-    provenance,
-    versions,
-    write_study,
-)
+from texturevlm_lab.rivals import steps_of
+from texturevlm_lab.studies.asking import piece_by_piece
+from texturevlm_lab.studies.study import DEVICE, MODEL, OUT, lead, option, provenance, study_main
 
+SIZE = (320, 640)
+LABELS = ("Total", "Tax", "Discount", "Deposit")
 KINDS, SOURCES = ("once", "still"), ("clip", "uniform")
 METHODS = ("", "random", "stride", "fastv", "prunevid", "dtoma", "pvc")  # "": not reduced
 BUDGET, MOMENTS, FPS = 128, 4, 2.0
@@ -54,6 +45,16 @@ HEADS = ("clip", "tokens of", "then", "clips", "ANLS", "− not reduced", "log-l
 Key = tuple[str, str, str]  # kind, source, method
 
 
+def page(rows: Iterable[tuple[str, str]]) -> np.ndarray:
+    """(H, W, 3) bytes: labels on the left, values on the right."""
+    image = Image.new("RGB", SIZE[::-1], (250, 250, 248))
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(28)
+    for index, (label, value) in enumerate(rows):
+        draw.text((60, 40 + 64 * index), f"{label}:", fill=(20, 20, 20), font=font)
+        draw.text((320, 40 + 64 * index), value, fill=(20, 20, 20), font=font)
+    return np.asarray(image)
+
+
 def film(kind: str, seed: int) -> tuple[np.ndarray, str, str]:
     """Frames (N, H, W, 3), a question and its answer."""
     chance = random.Random(f"{kind} {seed}")
@@ -61,7 +62,7 @@ def film(kind: str, seed: int) -> tuple[np.ndarray, str, str]:
     shown, asked = chance.randrange(MOMENTS), chance.randrange(len(LABELS))
     frames = []
     for moment in range(MOMENTS):
-        image = page(list(zip(LABELS, values)) if kind == "still" or moment == shown else []).copy()
+        image = page(zip(LABELS, values) if kind == "still" or moment == shown else ()).copy()
         first = STEP * moment
         image[:, first : first + BAR] = (40, 90, 160)
         frames += [image, image]
@@ -107,25 +108,19 @@ class Clips:
         return self.prompts[source, budget]
 
 
-def measured(model: VLM, count: int, journal: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """All rows; those of a run that was cut are not made again."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    cut_unfinished(journal)
-    head, *rows = read_journal(journal, "rows of this study", dict) or [settings]
-    if head != settings:
-        raise ValueError(f"--out must hold rows of the same settings, got {journal} with {head}, not {settings}")
-    if not journal.exists():
-        append(journal, [settings])
-    done = {tuple(row["key"]) for row in rows}
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    model, count = load_vlm(options.model, device=options.device, relevance=options.relevance), options.limit
+    known = {"model": str(options.model), "weights": weights_digest(model.model), "device": model.device.type}
+    known |= {"relevance": options.relevance, "clips": count}
     decode = CapturedDecode(model.adapter) if model.adapter.captured and model.device.type == "cuda" else None
-    left = [key for key in product(KINDS, SOURCES, METHODS) if key not in done]
-    progress, clips = Progress(len(left), "conditions"), {kind: Clips(model, kind, count) for kind in KINDS}
-    for key in left:
-        found = clips[key[0]].answered(key, decode)
-        append(journal, found)
-        rows += found
-        progress.step()
-    return rows
+    clips = {kind: Clips(model, kind, count) for kind in KINDS}
+
+    def work(left: Sequence[Key]) -> Iterator[list[dict[str, Any]]]:
+        return (clips[key[0]].answered(key, decode) for key in left)
+
+    keys = {" ".join(key): key for key in product(KINDS, SOURCES, METHODS)}
+    found = piece_by_piece("reduce_video", options.out, keys, work, *known.values(), unit="conditions")
+    return {**known, "rows": [row for _, rows in found for row in rows]}
 
 
 def report(record: dict[str, Any]) -> str:
@@ -147,40 +142,21 @@ def _cells(key: Key, by_key: dict[Key, list[dict[str, Any]]]) -> list[str]:
     rows = by_key[key]
 
     def gain(value: str, other: str) -> str:
-        others = by_key.get((kind, source, other))
-        if others is None or other == method:
-            return "–"
-        return format_interval(paired_difference(*([row[value] for row in some] for some in (rows, others))))
+        others = by_key.get((kind, source, other), rows)
+        return "–" if others is rows else lead(*([row[value] for row in some] for some in (rows, others)))
 
     means = {value: f"{mean(row[value] for row in rows):.3f}" for value in ("score", "likelihood")}
     likely = [means["likelihood"], gain("likelihood", ""), gain("likelihood", "random")]
     return [kind, source, method or "–", str(len(rows)), means["score"], gain("score", ""), *likely]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m texturevlm_lab.studies.reduce_video", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--limit", type=int, default=32, metavar="N", help="clips of each kind (default: 32)")
-    parser.add_argument("--relevance", default="scout", metavar="NAME", help="(default: scout)")
-    for flag, settings in (MODEL, DEVICE):
-        parser.add_argument(flag, **settings)
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        model = load_vlm(options.model, device=options.device, relevance=options.relevance)
-        code = str(origin("texturevlm_lab.studies.reduce_video"))
-        known = {"model": str(options.model), "weights": weights_digest(model.model), "device": model.device.type}
-        known |= {"relevance": options.relevance, "clips": options.limit, "code": code}
-        rows = measured(model, options.limit, options.out / "reduce-video.jsonl", known)
-    except MISTAKES as error:
-        print(f"texturevlm_lab.studies.reduce_video: {error}", file=sys.stderr)
-        return 2
-    record = {"command": command_line(parser, options), **versions(), **known, "rows": rows}
-    print(write_study(options.out, "reduce-video", record, report))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = study_main(
+    __name__,
+    __doc__,
+    measure,
+    report,
+    option("--relevance", default="scout", metavar="NAME", help="(default: scout)"),
+    MODEL,
+    DEVICE,
+    given=(OUT, option("--limit", type=int, default=32, metavar="N", help="clips of each kind (default: 32)")),
+)

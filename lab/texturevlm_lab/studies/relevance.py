@@ -25,7 +25,6 @@ from texturevlm.channels.saliency import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
-from texturevlm.progress import Progress
 from texturevlm.relevance.features import FEATURE_NAMES, word_features
 from texturevlm.relevance.layout import layout_of
 from texturevlm.relevance.ocr import Page, load_page
@@ -33,7 +32,7 @@ from texturevlm.relevance.words import answer_probability, overlaps, spread, wor
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import pooled_ratio
-from texturevlm_lab.studies.study import PAGES, provenance, study_main
+from texturevlm_lab.studies.study import PAGES, each, provenance, study_main
 
 CELL = 16  # pixels
 TOPS = (0.05, 0.10, 0.20, 0.30)
@@ -84,8 +83,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, list[list[bool]]] = {}
     predicted, true = [], []
     by_image: tuple[Path, dict[str, np.ndarray]] = (Path(), {})
-    progress = Progress(len(samples), "questions")
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(each(samples, "questions")):
         cells = (math.ceil(sample.size[0] / CELL), math.ceil(sample.size[1] / CELL))
         page = load_page(sample.image, options.pages)
         if sample.image != by_image[0]:
@@ -102,7 +100,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             found.setdefault(method, []).append(found_within(values, sample.boxes, sample.size))
         predicted.append(answer_probability(page, sample.question))
         true.append(answer_share(page, sample.boxes))
-        progress.step()
     pages = [str(sample.image) for sample in samples]
     tables = {method: np.array(hits, dtype=float) for method, hits in found.items()}
     scores = {

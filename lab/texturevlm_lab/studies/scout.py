@@ -4,15 +4,14 @@
 
 DATA is a folder like shared/data/docvqa; `eval` questions with boxes are used. All maps are ranked on the scout's
 spots, equal values in random order. Reported: how often the whole answer (90% of one of its boxes, or of all where they
-are one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page; then word spotting
-(`spotting`). CACHE keeps RapidOCR's words. Differences are paired, with a 95% interval from resampling pages. The cost
-of the scout is measured by `texturevlm bench scout`.
+are one answer), and how much of it, lies in the highest-ranked 5, 10, 20 and 30% of the page. CACHE keeps RapidOCR's
+words. Differences are paired, with a 95% interval from resampling pages. What the scout costs is measured by
+`texturevlm bench scout`.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels.saliency import centre_prior
-from texturevlm.check import check_count
-from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
@@ -40,40 +37,29 @@ from texturevlm_lab.studies.relevance import (
     ratio,
     shares_within,
 )
-from texturevlm_lab.studies.spotting import measure_spotting
-from texturevlm_lab.studies.study import PAGES, evenly, option, provenance, study_main
+from texturevlm_lab.studies.study import PAGES, each, evenly, provenance, study_main
 from texturevlm_lab.train.pages import ONE_ANSWER
 
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
 RIVALS = (WORDS, BLIND, OTHER)
-READ_PAGES = 60
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    check_count("--read", "N", options.read, 1)
     samples = load_data(options.data, split="eval").samples
     kept = set(evenly(list(dict.fromkeys(sample.image for sample in samples if sample.boxes)), options.limit))
     chosen = [sample for sample in samples if sample.image in kept]
     if not chosen:
         raise ValueError(f"DATA must hold eval questions with boxes, got {options.data}")
-    scout, name = load_scout(), options.data.resolve().name
+    name = options.data.resolve().name
     located = [sample for sample in chosen if sample.boxes]
-    spotting: dict[str, Any] = {"reason": "Not measured: it needs `tesseract` 5, which is not installed here."}
-    if shutil.which("tesseract") is not None:
-        spotting = measure_spotting(chosen, options.pages, scout, options.read)
-    return {
-        "set": name,
-        **measure_recall(located, options.pages, scout, together=name in ONE_ANSWER),
-        "spotting": spotting,
-    }
+    return {"set": name, **measure_recall(located, options.pages, load_scout(), together=name in ONE_ANSWER)}
 
 
 def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, *, together: bool) -> dict[str, Any]:
     """Shares of answers in the top of each map; together: all boxes of a sample are one answer."""
     shares: dict[str, list[np.ndarray]] = {}
     by_image: tuple[Path, Any, dict[str, np.ndarray]] = (Path(), None, {})
-    progress = Progress(len(samples), "questions")
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(each(samples, "questions")):
         if sample.image != by_image[0]:
             texture = Texture.open(sample.image).mipmapped()
             spots = scout.read(texture)
@@ -101,7 +87,6 @@ def measure_recall(samples: Sequence[Sample], cache: Path | None, scout: Scout, 
         }
         for method, values in maps.items():
             shares.setdefault(method, []).append(answer_shares(values, sample, together=together))
-        progress.step()
     pages = [str(sample.image) for sample in samples]
     return {
         "questions": len(samples),
@@ -184,8 +169,6 @@ def report(record: dict[str, Any]) -> str:
         *_recall_blocks(record["whole"]),
         "## Share of the answer's box",
         *_recall_blocks(record["share"]),
-        "## Word spotting",
-        *_spotting_blocks(record["spotting"]),
     )
 
 
@@ -202,32 +185,4 @@ def _recall_blocks(recall: dict[str, Any]) -> list[str]:
     ]
 
 
-def _spotting_blocks(spotting: dict[str, Any]) -> list[str]:
-    if not spotting.get("words"):
-        return [spotting.get("reason", "No word of a question was read on its page.")]
-    precisions = [(name, format_interval(each, ".3f")) for name, each in spotting["precision"].items()]
-    by_height = []
-    for row in spotting["by height"]:
-        means = row["precision"]
-        above = f"{row['low']} pixels and more" if row["high"] >= 1000 else f"{row['low']} to {row['high']} pixels"
-        by_height.append((above, row["words"], f"{means['scout']:.3f}", f"{means['RapidOCR']:.3f}"))
-    return [
-        f"{spotting['words']} words of questions (not stop words, three letters or more) that {spotting['reader']} "
-        f"reads on their page at full resolution, on {spotting['pages']} pages. Its word boxes are ranked by how "
-        "surely that word is there. Mean average precision over these words, with 95% intervals, pages resampled.",
-        markdown_table(
-            ("ranked by", "average precision"),
-            [*precisions, ("scout − RapidOCR", format_interval(spotting["difference"]))],
-        ),
-        markdown_table(("height of the word as the scout sees it", "words", "scout", "RapidOCR"), by_height),
-        "What favours RapidOCR: the truth is another OCR engine's, so a word that no engine reads is not asked for; it "
-        "reads the page at three times as many pixels, and the same word scores exactly 1. What favours the scout: "
-        "places are given, so it need not say where words begin and end, while RapidOCR's rough places of words must "
-        "meet Tesseract's. Both are blamed where Tesseract misread.",
-    ]
-
-
-READ = option(
-    "--read", type=int, default=READ_PAGES, metavar="N", help=f"pages that Tesseract reads (default: {READ_PAGES})"
-)
-main = study_main(__name__, __doc__, measure, report, PAGES, READ)
+main = study_main(__name__, __doc__, measure, report, PAGES)

@@ -10,8 +10,6 @@ known, so that the table is about angles and not about finding stamps.
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,19 +17,15 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.ask.prepared import PreparedImage
-from texturevlm.pipeline import choose_tokens
-from texturevlm.progress import Progress
+from texturevlm.defaults import PATCH
 from texturevlm.relevance import AttentionScorer
-from texturevlm.turned import as_read, turn_vectors, turned_upright, whole_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.evaluate.ocr import LineCrop, cached_engines, open_engines
-from texturevlm_lab.studies.held_out import MAIN_SET, PATCH
-from texturevlm_lab.studies.study import OCR, READINGS, provenance, study_main
-from texturevlm_lab.studies.turned import BUDGET, SKIP, angle_rows, held_pages, painted
+from texturevlm_lab.evaluate.ocr import LineCrop
+from texturevlm_lab.studies.study import OCR, READINGS, each, ocr_engines, provenance, study_main
+from texturevlm_lab.studies.turned import BUDGET, MAIN_SET, SKIP, angle_rows, held_pages, painted
 
 ANGLES = (20, -35, 90)
 WIDE, TALL = 62 / 297, 30 / 297  # of the page's longer side
@@ -40,9 +34,9 @@ FOLLOW, LIES, BACK = "footprints follow the text", "upright, read as it lies", "
 
 
 class Stamped(NamedTuple):
-    """An image with something printed on it at an angle: a stamp, a sign.
+    """A page with a stamp on it.
 
-    line: (4, 2), the corners of the number's line; box: around all that was printed; angle: of the line, in degrees
+    line: (4, 2), the corners of the number's line; box: around the stamp; angle: of the line, in degrees
     """
 
     page: Image.Image
@@ -135,45 +129,27 @@ def left_upright(one: Stamped, times: int) -> dict[str, list[LineCrop]]:
     }
 
 
-class Printed(NamedTuple):
-    """An image to print on. times: how much larger OCR gets a line; at: the image with a stamp at an angle"""
-
-    name: str
-    times: int
-    at: Callable[[float], Stamped]
-
-
-def read_lines(images: Sequence[Printed], angles: Sequence[float], options: argparse.Namespace) -> dict[str, Any]:
-    """The record of a study: the scores of each way at each angle, and whether tokens have the line's angle."""
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    """The scores of each way at each angle, and whether tokens have the stamp's angle."""
     torch.set_num_threads(1)
-    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    pages = [questions[0] for questions in held_pages(options)]
+    engines = ocr_engines(options)
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     found: dict[str, list[bool]] = {}
-    progress = Progress(len(images), "images")
-    for image in images:
-        for angle in (0, *angles):
-            one = image.at(angle)
-            crops, got = followed(one, image.times)
+    for first in each(pages, "pages"):
+        page, times = Image.open(first.image).convert("L"), max(1, round(first.reduced))
+        for angle in (0, *ANGLES):
+            one = stamped(page, angle, first.image.name)
+            crops, got = followed(one, times)
             cut = {f"{angle}/{FOLLOW}": crops}
-            found.setdefault(str(angle), []).append(abs((got - one.angle + 180) % 360 - 180) <= 3)
+            found.setdefault(str(angle), []).append(abs((got - angle + 180) % 360 - 180) <= 3)
             if angle:
-                cut |= {f"{angle}/{how}": some for how, some in left_upright(one, image.times).items()}
+                cut |= {f"{angle}/{how}": some for how, some in left_upright(one, times).items()}
             for name, engine in engines.items():
                 for key, some in cut.items():
                     scores[name].setdefault(key, []).append(legibility_score(engine.read(some), [one.number]))
-        progress.step()
     names = {name: engine.name for name, engine in engines.items()}
-    return {"ocr": names, "pages": [image.name for image in images], "scores": scores, "found": found}
-
-
-def study(options: argparse.Namespace) -> dict[str, Any]:
-    images = []
-    for questions in held_pages(options):
-        first = questions[0]
-        page = Image.open(first.image).convert("L")
-        stamp = partial(stamped, page, seed=first.image.name)
-        images.append(Printed(first.image.name, max(1, round(first.reduced)), stamp))
-    return read_lines(images, ANGLES, options)
+    return {"ocr": names, "pages": [first.image.name for first in pages], "scores": scores, "found": found}
 
 
 def report(record: dict[str, Any]) -> str:

@@ -10,19 +10,25 @@ import platform
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from texturevlm.check import check_count
+from texturevlm.progress import Progress
+from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.legibility import legibility_score
+from texturevlm_lab.evaluate.markdown import format_interval
+from texturevlm_lab.evaluate.ocr import LineCrop, OcrEngine, cached_engines, open_engines
 from texturevlm_lab.evaluate.provenance import origin
+from texturevlm_lab.evaluate.statistics import paired_difference
 
 MISTAKES = (ValueError, TypeError, OSError, ImportError)  # the caller's: no traceback
-RUN = "python -m "
 Record = TypeVar("Record")
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 Option = tuple[str, dict[str, Any]]
 
 
@@ -39,31 +45,41 @@ SPLIT = option("--split", default="train", choices=("train", "eval"), help="(def
 SECONDS = option("--seconds", type=float, metavar="S", help="after which nothing new begins (default: no limit)")
 OCR = option("--ocr", default="auto", metavar="E,E", help="tesseract, rapidocr (default: those installed)")
 AT_ONCE = option("--at-once", type=int, default=1, metavar="N", help="processes (default: 1)")
+DATA = option("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
+OUT = option("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
+LIMIT = option("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
+ROW_FILE, ROW_FILES = (option("rows", type=Path, nargs=count, metavar="ROWS", help="of results/") for count in (1, "+"))
 
 
-def study_parser(name: str, docstring: str | None, *options: Option) -> ArgumentParser:
-    """A parser for `python -m texturevlm_lab.studies.NAME DATA --out DIR [--limit N]`; the docstring's first line
-    describes it."""
-    parser = ArgumentParser(prog=f"{RUN}texturevlm_lab.studies.{name}", description=(docstring or "").split("\n")[0])
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of a data set, or of several (see the module)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the report and its numbers")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N questions or pages (default: all)")
-    for flag, settings in options:
-        parser.add_argument(flag, **settings)
-    return parser
+def command(
+    module: str, docstring: str | None, work: Callable[[str, Namespace], object], *options: Option
+) -> Callable[..., int]:
+    """The `main` of a module that is run by `python -m`, and starts here then; the docstring's first line describes it.
 
+    module: its `__name__`
+    work:   gets the last part of that name and the options, among them `command`, which makes the result again
+    """
+    spec = sys.modules[module].__spec__ if module == "__main__" else None
+    name = (spec.name if spec else module).rpartition(".")[2]
 
-def run_study(parser: ArgumentParser, arguments: Sequence[str] | None, work: Callable[[Namespace], object]) -> int:
-    """Parse, check --limit, and do the work with the options, which get the command line; returns the status."""
-    options = parser.parse_args(arguments)
-    try:
-        check_limit(options.limit)
-        options.command = command_line(parser, options)
-        work(options)
-    except MISTAKES as error:
-        print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    def main(arguments: Sequence[str] | None = None) -> int:
+        run = f"{__package__}.{name}"
+        parser = ArgumentParser(prog=f"python -m {run}", description=(docstring or "").split("\n")[0])
+        for flag, settings in options:
+            parser.add_argument(flag, **settings)
+        given = parser.parse_args(arguments)
+        try:
+            check_limit(getattr(given, "limit", None))
+            given.command = command_line(parser, given)
+            work(name, given)
+        except MISTAKES as error:
+            print(f"{run}: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    if module == "__main__":
+        sys.exit(main())
+    return main
 
 
 def study_main(
@@ -72,50 +88,44 @@ def study_main(
     measure: Callable[[Namespace], Any],
     report: Callable[[dict[str, Any]], str] | None,
     *options: Option,
+    given: Sequence[Option] = (DATA, OUT, LIMIT),
 ) -> Callable[..., int]:
     """The `main` of a study that measures a record and reports it: writes NAME.json and NAME.md, prints the report.
 
-    module: its `__name__`; a study that is run by `python -m` starts here
     report: None if `measure` writes its own files
     """
-    spec = sys.modules[module].__spec__ if module == "__main__" else None
-    name = (spec.name if spec else module).rpartition(".")[2]
 
-    def work(options: Namespace) -> None:
+    def work(name: str, options: Namespace) -> None:
         found = measure(options)
         if report is not None:
-            record = {
-                "command": options.command,
-                **versions(),
-                "code": str(origin(f"texturevlm_lab.studies.{name}")),
-                **found,
-            }
+            record = {"command": options.command, **versions(), "code": code_of(name), **found}
             print(write_study(options.out, name.replace("_", "-"), record, report))
 
-    def main(arguments: Sequence[str] | None = None) -> int:
-        return run_study(study_parser(name, docstring, *options), arguments, work)
-
-    if module == "__main__":
-        sys.exit(main())
-    return main
+    return command(module, docstring, work, *given, *options)
 
 
-def report_from_files(
-    parser: ArgumentParser, arguments: Sequence[str] | None, made: Callable[[Namespace], str], file: str
-) -> int:
-    """The rest of a `main` that makes its report from files alone: prints it, and writes FILE where --out says."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for {file}")
-    options = parser.parse_args(arguments)
-    try:
+def table_main(
+    module: str, docstring: str | None, made: Callable[[Namespace], str], file: str, *options: Option
+) -> Callable[..., int]:
+    """The `main` of a study that makes its table from files alone: prints it, and writes FILE where --out says.
+
+    made: gets `made_by` among the options, the paragraph that says how the table is made again
+    """
+
+    def work(name: str, options: Namespace) -> None:
+        options.made_by = f"Command: `{options.command}`; {code_of(name)}."
         text = made(options)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / file).write_text(text, encoding="utf-8")
-    except MISTAKES as error:
-        print(f"{parser.prog.removeprefix(RUN)}: {error}", file=sys.stderr)
-        return 2
-    print(text)
-    return 0
+        print(text)
+
+    return command(module, docstring, work, *options, option("--out", type=Path, metavar="DIR", help=f"for {file}"))
+
+
+def code_of(name: str) -> str:
+    """The code that a study depends on, as its table says it."""
+    return str(origin(f"{__package__}.{name}"))
 
 
 def device_of(options: Namespace) -> str:
@@ -145,8 +155,11 @@ def command_line(parser: ArgumentParser, options: Namespace) -> str:
 
 
 def _shown(value: Any, placeholder: str) -> str:
-    """The value of an option: numbers as they are typed, paths by their placeholder."""
-    if isinstance(value, list) and all(isinstance(one, int) for one in value):
+    """The value of an option: numbers as they are typed, paths by their placeholder, rows where results/ has them."""
+    if placeholder == "ROWS":
+        below = (path.as_posix().partition("results/")[2] or path.name for path in value)
+        return " ".join(f"results/{name}" for name in below)
+    if isinstance(value, list) and all(isinstance(number, int) for number in value):
         return ",".join(map(str, value))
     return placeholder if isinstance(value, (Path, list)) else str(value)
 
@@ -167,6 +180,49 @@ def boxes_by_image(listing: Path, split: str, limit: int | None) -> dict[str, li
         if row["split"] == split:
             found.setdefault(row["image"], []).extend(row["boxes"])
     return dict(list(found.items())[:limit])
+
+
+def by_page(samples: Iterable[Sample]) -> dict[Path, list[Sample]]:
+    """The questions about each image."""
+    found: dict[Path, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.image, []).append(sample)
+    return found
+
+
+def each(items: Collection[Item], unit: str) -> Iterator[Item]:
+    """The items, with a progress bar that moves when the next one is wanted."""
+    progress = Progress(len(items), unit)
+    for item in items:
+        yield item
+        progress.step()
+
+
+def ocr_engines(options: Namespace) -> dict[str, OcrEngine]:
+    """The engines of --ocr, which keep what they read in --readings; none for `none` or nothing."""
+    names = [name for name in options.ocr.split(",") if name not in ("", "none")]
+    return cached_engines(open_engines(names), options.readings) if names else {}
+
+
+def read_scores(engine: OcrEngine, crops: Mapping[Key, Sequence[LineCrop]], answers: Sequence[str]) -> dict[Key, float]:
+    """The legibility of an answer in each of several pictures of its lines."""
+    texts = iter(engine.read([crop for some in crops.values() for crop in some]))
+    return {key: legibility_score([next(texts) for _ in some], answers) for key, some in crops.items()}
+
+
+def lead(ours: Sequence[float], theirs: Sequence[float] | None, pages: Sequence[Any] | None = None) -> str:
+    """The paired difference as a cell; a dash where something would be compared with itself, or with nothing."""
+    if theirs is None or ours is theirs:
+        return "–"
+    return format_interval(paired_difference(ours, theirs, groups=pages))
+
+
+def mean_by_page(scores: Sequence[float], pages: Sequence[str]) -> str:
+    """The mean with its interval from resampling pages, and how many scores there are; a dash if there are none."""
+    if not scores:
+        return "–"
+    found = paired_difference(scores, [0.0] * len(scores), groups=pages)
+    return f"{format_interval(found, '.3f')}, n = {len(scores)}"
 
 
 def versions() -> dict[str, str]:

@@ -16,22 +16,20 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import split_budget
+from texturevlm.allocate.share import share_budget
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
-from texturevlm.progress import Progress
 from texturevlm.rebuilding import median_grey
 from texturevlm.relevance import WordsScorer, find_relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
-from texturevlm_lab.evaluate.legibility import legibility_score
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.metrics import Delivered
-from texturevlm_lab.evaluate.ocr import OcrEngine, cached_engines, open_engines
+from texturevlm_lab.evaluate.ocr import OcrEngine
 from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.evaluate.run import without_colour
 from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.study import READINGS, option, provenance, study_main
+from texturevlm_lab.studies.study import READINGS, each, ocr_engines, option, provenance, read_scores, study_main
 
 BUDGETS = "32,64,96,273"
 FLOOR, CEILING = 0.25, 4.0  # of an equal share: no page is left out, and none takes it all
@@ -82,7 +80,8 @@ def measure(
     floor, ceiling, total = max(1, round(FLOOR * budget)), round(CEILING * budget), budget * len(group)
     limits: Any = {"floor": floor, "ceiling": ceiling, "patch": patch, "allocator": choose}
     found = []
-    for sample, texture, own, count in zip(group, textures, maps, split_budget(textures, maps, budget=total, **limits)):
+    shared = share_budget(textures, maps, budget=total, **limits)
+    for sample, texture, own, count in zip(group, textures, maps, (one.budget for one in shared)):
         tokens = dict(zip(SPLITS, (budget, count)))
         chosen = {split: choose(texture, own, budget=count, patch=patch) for split, count in tokens.items()}
         value = {split: float(expected_value(own, allocation)) for split, allocation in chosen.items()}
@@ -97,13 +96,7 @@ def _legibility(
     shown = without_colour(texture)
     grey = median_grey(shown)
     crops = {split: Delivered(shown, grey, allocation).crops(sample) for split, allocation in chosen.items()}
-    found: dict[str, dict[str, float]] = {}
-    for name, engine in engines.items():
-        texts = iter(engine.read([crop for own in crops.values() for crop in own]))
-        found[name] = {
-            split: legibility_score([next(texts) for _ in own], sample.answers) for split, own in crops.items()
-        }
-    return found
+    return {name: read_scores(engine, crops, sample.answers) for name, engine in engines.items()}
 
 
 def summary(results: Sequence[PageResult]) -> list[dict[str, Any]]:
@@ -167,19 +160,15 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     batches = groups(samples, options.pages)
     if not batches:
         raise ValueError(f"trading: {options.data} must hold {options.pages} pages with boxes, got {len(samples)}")
-    engines: dict[str, OcrEngine] = {}
-    if options.ocr != "none":
-        engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    engines = ocr_engines(options)
     cache = PageCache(options.words or options.out / "pages")
     relevances = ["words", "none"] if find_spec("rapidocr") is not None else ["none"]
     results: list[PageResult] = []
-    progress = Progress(len(batches) * len(relevances), "groups")
     common: Any = {"patch": options.patch, "allocator": options.allocator, "pages": cache, "engines": engines}
-    for number, group in enumerate(batches):
+    for number, group in enumerate(each(batches, "groups")):
         for relevance in relevances:
             for budget in budgets:
                 results += measure(group, relevance, budget, number=number, **common)
-            progress.step()
     return {
         "data": options.data.name,
         "ocr": {name: engine.name for name, engine in engines.items()},
@@ -190,11 +179,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
+OPTIONS = (
     option("--pages", type=int, default=8, metavar="N", help="pages that share a budget (default: 8)"),
     option("--budgets", default=BUDGETS, help=f"tokens per page (default: {BUDGETS})"),
     option("--patch", type=int, default=32, help="side of a token (default: 32)"),
@@ -203,3 +188,4 @@ main = study_main(
     READINGS,
     option("--words", type=Path, metavar="DIR", help="cache of the pages' words (default: in --out)"),
 )
+main = study_main(__name__, __doc__, study, report, *OPTIONS)

@@ -1,22 +1,20 @@
 """Turned pages: is a page that lies at an angle as legible as an upright one, when it is turned upright?
 
-    python -m texturevlm_lab.studies.turned DATA --out DIR [--set NAME] [--split eval] [--skip N] [--limit N] [--ocr
-        E,E] …
+    python -m texturevlm_lab.studies.turned DATA --out DIR [--set NAME] [--split eval] [--skip N] [--limit N] …
 
 DATA holds the sets that the scout was trained on; measured are pages of docvqa_half, or of --set, that its training
-held out (held_out.py). Those of docvqa_half served while turning was built: --skip leaves the first out. With --split
-eval the pages of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned
-clockwise on paper of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them,
-from the picture that was turned upright, and painted where a model places them; OCR reads the answer's line there.
-Three controls. One leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is
-a bound on what can be reached: the turned page is turned back by the same fine filters that turned it, and then is an
-upright page. The last is the upright page, moved by half a pixel by these filters.
+held out. Those of docvqa_half served while turning was built: --skip leaves the first out. With --split eval the pages
+of docvqa at full resolution are measured instead, --limit of them evenly spread. Each page is turned clockwise on paper
+of its own colour; its angle is found as `ask` finds it. Patches are sampled as `ask` samples them, from the picture
+that was turned upright, and painted where a model places them; OCR reads the answer's line there. Three controls. One
+leaves footprints upright; its picture is turned back by the true angle before OCR reads it. One is a bound on what can
+be reached: the turned page is turned back by the same fine filters that turned it, and then is an upright page. The
+last is the upright page, moved by half a pixel by these filters.
 """
 
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,30 +23,37 @@ from PIL import Image, ImageChops
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from texturevlm.ask.prepared import PreparedImage
 from texturevlm.check import check_count
-from texturevlm.pipeline import choose_tokens
-from texturevlm.progress import Progress
+from texturevlm.defaults import PATCH
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
-from texturevlm.turned import QUARTER, as_read, turned_upright, upright_frame
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
-from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
-from texturevlm_lab.evaluate.ocr import LineCrop, cached_engines, open_engines
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.held_out import MAIN_SET, PATCH
-from texturevlm_lab.studies.study import OCR, READINGS, SPLIT, evenly, option, provenance, study_main
+from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.evaluate.ocr import LineCrop
+from texturevlm_lab.studies.study import (
+    OCR,
+    READINGS,
+    SPLIT,
+    by_page,
+    each,
+    evenly,
+    lead,
+    ocr_engines,
+    option,
+    provenance,
+    study_main,
+)
 from texturevlm_lab.train.pages import held_images
 
+MAIN_SET, FULL_SET = "docvqa_half", "docvqa"
 ANGLES = (5, 15, 45, 90)
 CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
 FINER = 3  # times the page's resolution, in which it is turned
 FOLLOWED, LEFT = "turned upright", "left as it lies"
 BACK, MOVED = "turned back before, finely: a bound", "moved by half a pixel, upright"
-FULL_SET = "docvqa"
 
 
 def turned_page(page: Image.Image, angle: float) -> Image.Image:
@@ -142,20 +147,15 @@ def delivered(image: PreparedImage, question: Sample, angle: float, how: str) ->
 
 def full_pages(options: argparse.Namespace) -> list[list[Sample]]:
     """The questions of each `eval` page at full resolution that is measured."""
-    pages: dict[Path, list[Sample]] = {}
-    for one in load_data(options.data / FULL_SET, split="eval", located=True).samples:
-        pages.setdefault(one.image, []).append(one)
-    return [pages[path] for path in evenly(list(pages), options.limit)]
+    samples = load_data(options.data / FULL_SET, split="eval", located=True).samples
+    return evenly(list(by_page(samples).values()), options.limit)
 
 
 def held_pages(options: argparse.Namespace, name: str = MAIN_SET) -> list[list[Sample]]:
     """The questions of each page that is measured. name: of the data set"""
     held = held_images(options.data, name)
     samples = load_data(options.data / name, split="train", located=True).samples
-    pages: dict[Path, list[Sample]] = {}
-    for one in samples:
-        if one.image.name in held:
-            pages.setdefault(one.image, []).append(one)
+    pages = by_page(one for one in samples if one.image.name in held)
     check_count("--skip", "N", options.skip, 0)
     if not (chosen := list(pages.values())[options.skip :][: options.limit]):
         raise ValueError(
@@ -168,13 +168,12 @@ def held_pages(options: argparse.Namespace, name: str = MAIN_SET) -> list[list[S
 def study(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     chosen = held_pages(options, options.set) if options.split == "train" else full_pages(options)
-    engines = cached_engines(open_engines(options.ocr.split(",")), options.readings)
+    engines = ocr_engines(options)
     variants = [(angle, FOLLOWED) for angle in (0, *ANGLES)] + [(angle, LEFT) for angle in CONTROLLED]
     variants += [*((angle, BACK) for angle in ANGLES if angle % QUARTER), (0, MOVED)]
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     errors: dict[str, list[float]] = {}
-    progress = Progress(len(chosen), "pages")
-    for questions in chosen:
+    for questions in each(chosen, "pages"):
         page = Image.open(questions[0].image).convert("L")
         for angle, how in variants:
             image = prepared(page, angle, how)
@@ -186,7 +185,6 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
                 for question, (crops, _) in zip(questions, cut):
                     score = legibility_score([next(texts) for _ in crops], question.answers)
                     scores[name].setdefault(f"{angle}/{how}", []).append(score)
-        progress.step()
     return {
         "ocr": {name: engine.name for name, engine in engines.items()},
         "split": options.split,
@@ -205,10 +203,8 @@ def angle_rows(record: dict[str, Any], followed: str, last: dict[str, int]) -> l
     rows = []
     for key in next(iter(record["scores"].values())):
         angle, _, how = key.partition("/")
-        cells = []
-        for own in record["scores"].values():
-            difference = paired_difference(own[key], own[f"0/{followed}"], groups=record["pages"])
-            cells += [f"{np.mean(own[key]):.3f}", "–" if key == f"0/{followed}" else format_interval(list(difference))]
+        pairs = [(own[key], own[f"0/{followed}"]) for own in record["scores"].values()]
+        cells = [cell for own, first in pairs for cell in (f"{np.mean(own):.3f}", lead(own, first, record["pages"]))]
         rows.append((f"{angle}°", how, *cells, last[angle] if how == followed else "–"))
     return rows
 

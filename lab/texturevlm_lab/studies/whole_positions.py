@@ -9,23 +9,22 @@ same.
 """
 
 import argparse
+from functools import partial
+from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import Tensor
 
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.progress import Progress
+from texturevlm.ask import VLM
 from texturevlm.vllm_plugin.positions import nearest
 from texturevlm.vlm.families import qwen
 from texturevlm.vlm.mrope import mrope_positions
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.evaluate.statistics import paired_difference
-from texturevlm_lab.studies.asking import ASKING, SETS, samples_by_set, settings_of
-from texturevlm_lab.studies.study import provenance, study_main
+from texturevlm_lab.studies.asking import ASKING, SETS, asked_one_by_one
+from texturevlm_lab.studies.study import lead, provenance, study_main
 
 MOST = 48  # tokens of an answer
 
@@ -36,15 +35,14 @@ def whole(*given: Any) -> tuple[Tensor, Tensor]:
     return nearest(place), further
 
 
-def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, Any]:
+def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """ANLS at exact and at whole positions, whether the answers are the same, and how far the first token moved."""
-    options: Any = {"budget": budget, "relevance": relevance, "return_details": True, "max_new_tokens": MOST}
+    how: Any = {"budget": options.budget, "relevance": options.relevance, "return_details": True}
     session = model.prepare(sample.image)
-    exact = session.ask(sample.question, **options)
+    exact = session.ask(sample.question, max_new_tokens=MOST, **how)
     with patch.object(qwen, "mrope_positions", whole):
-        moved = session.ask(sample.question, **options)
+        moved = session.ask(sample.question, max_new_tokens=MOST, **how)
     return {
-        "page": sample.image.name,
         "exact": anls(exact.text, sample.answers),
         "whole": anls(moved.text, sample.answers),
         "same": exact.text == moved.text,
@@ -53,20 +51,15 @@ def asked(model: VLM, sample: Sample, budget: int, relevance: str) -> dict[str, 
 
 
 def report(record: dict[str, Any]) -> str:
-    rows, heads = (
-        record["rows"],
-        ("set", "questions", "ANLS, exact", "ANLS, whole", "whole − exact", "same answer", "moved"),
-    )
+    heads = ("set", "questions", "ANLS, exact", "ANLS, whole", "whole − exact", "same answer", "moved")
     table = []
     for name in SETS:
-        own = [row for row in rows if row["set"] == name]
+        own = [row for row in record["rows"] if row["set"] == name]
         exact, moved = ([row[kind] for row in own] for kind in ("exact", "whole"))
-        apart = paired_difference(moved, exact, groups=[row["page"] for row in own])
         away = [row["away"] for row in own if row["away"] is not None]
-        means = [f"{sum(values) / len(own):.3f}" for values in (exact, moved)]
-        interval = f"{apart.mean:+.3f} ({apart.low:+.3f} to {apart.high:+.3f})"
-        same = f"{sum(row['same'] for row in own) / len(own):.2f}"
-        table.append((name, str(len(own)), *means, interval, same, f"{sum(away) / max(1, len(away)):.4f}"))
+        cells = [len(own), *(f"{mean(values):.3f}" for values in (exact, moved))]
+        cells += [lead(moved, exact, [row["page"] for row in own]), f"{mean(row['same'] for row in own):.2f}"]
+        table.append((name, *cells, f"{sum(away) / max(1, len(away)):.4f}"))
     return markdown_page(
         "# Whole positions in the language model",
         provenance(record),
@@ -77,21 +70,4 @@ def report(record: dict[str, Any]) -> str:
     )
 
 
-def study(options: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    model = load_vlm(options.model, budget=options.budget)
-    samples = [(name, sample) for name, own in samples_by_set(options).items() for sample in own]
-    progress, rows = Progress(len(samples), "questions"), []
-    for name, sample in samples:
-        rows.append({"set": name, **asked(model, sample, options.budget, options.relevance)})
-        progress.step()
-    return {**settings_of(options), "rows": rows}
-
-
-main = study_main(
-    __name__,
-    __doc__,
-    study,
-    report,
-    *ASKING,
-)
+main = study_main(__name__, __doc__, partial(asked_one_by_one, "whole_positions", asked=asked), report, *ASKING)

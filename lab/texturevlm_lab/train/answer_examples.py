@@ -1,7 +1,7 @@
 """Questions for a frozen model, whose tower has run already: only the choice of its tokens is left to learn.
 
 A page is cut into candidates, a grid of tokens at one scale. The tower reads all of them once. What a choice does to
-the answer is then a matter of the language model alone (`vlm.stored_features`).
+the answer is then a matter of the language model alone (`vlm.StoredFeatures`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn import functional
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.prompted import Prompted, batched_inputs, end_token, generated
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.scout import encode
 from texturevlm.scout.scout import grey_input
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
-from texturevlm.vlm import stored_features
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm import StoredFeatures
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.train.soft_choice import relaxed_top_k
@@ -123,7 +123,7 @@ class AnswerExamples:
         """The candidates of a page: one grid over all of it."""
         how: Any = {"budget": self.candidates, "patch": self.vlm.adapter.side}
         allocation = choose_tokens(texture, allocator="resize", relevance="none", **how)
-        return [view for group in self.vlm.adapter.groups(Picture(texture, allocation)) for view in group]
+        return [view for group in self.vlm.adapter.groups(PromptImage(texture, allocation)) for view in group]
 
 
 def chosen_prompt_ids(vlm: VLM, question: str, tokens: int) -> list[int]:
@@ -148,7 +148,7 @@ def surprise(vlm: VLM, examples: Sequence[AnswerExample], weights: Sequence[Tens
     inputs = batched_inputs(adapter, [one.whole for one in examples], endings)
     parts = [[part * weight[:, None] for part in one.features] for one, weight in zip(examples, weights)]
     longest = max(map(len, endings))
-    with adapter.lock, stored_features(adapter, [list(part) for part in zip(*parts)]):
+    with adapter.lock, StoredFeatures([list(part) for part in zip(*parts)]).run(adapter):
         logits = adapter.model(**inputs, logits_to_keep=longest + 1, use_cache=False).logits
     said = logits[:, -longest - 1 : -1].float().log_softmax(-1)
     right = said.gather(-1, inputs["input_ids"][:, -longest:, None])[..., 0]
@@ -168,5 +168,5 @@ def answers_from(vlm: VLM, examples: Sequence[AnswerExample], chosen: Sequence[T
         ids = chosen_prompt_ids(vlm, one.sample.question, len(order))
         prompts.append(Prompted(ids, len(order), [view.part(order)]))
         features.append([part[order] for part in one.features])
-    with vlm.adapter.lock, stored_features(vlm.adapter, [list(part) for part in zip(*features)]):
+    with vlm.adapter.lock, StoredFeatures([list(part) for part in zip(*features)]).run(vlm.adapter):
         return generated(vlm.adapter, prompts, max_new_tokens=length)

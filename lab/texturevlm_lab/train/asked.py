@@ -11,7 +11,7 @@ import torch
 
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
-from texturevlm.pipeline import choose_tokens
+from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
+from texturevlm.relevance import SCORERS
 from texturevlm.relevance.maps import Balance, ImageMaps
 from texturevlm.relevance.prepared import prepare
-from texturevlm.relevance.scorers import SCORERS
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.train.channel_task import is_held_out, place_shares

@@ -21,8 +21,8 @@ from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.ops.pyramid import laplacian_pyramid
 from texturevlm.progress import Progress
-from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.train.asked import AskedSettings, answer_scores, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table

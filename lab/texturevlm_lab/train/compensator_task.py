@@ -20,10 +20,11 @@ from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
-from texturevlm.reduce import METHODS, ReduceStep, steps_of
-from texturevlm.vlm import check_reducible, reduced
-from texturevlm.vlm.reduction.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
+from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
+from texturevlm_lab.rivals.hooks.reducing import reduced
 from texturevlm_lab.train.asked import AskedSettings, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.allocate.forest import Forest
-from texturevlm.pipeline import choose_tokens
+from texturevlm.allocate.quadtree import Forest
+from texturevlm.placement import choose_tokens
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.train.answer_examples import AnswerExample, AnswerExamples, on_grid
@@ -82,7 +82,7 @@ class CutExamples(AnswerExamples):
             if float(wide.min()) / 2**cut >= FINEST * side:
                 boxes.append(_quartered(boxes[-1]))
         allocation = Allocation.of_boxes(torch.cat(boxes, 1), texture.size, side)
-        groups = self.vlm.adapter.groups(Picture(texture, allocation), levels="apart")
+        groups = self.vlm.adapter.groups(PromptImage(texture, allocation), levels="apart")
         return [view for group in groups for view in group]
 
 

@@ -20,10 +20,11 @@ from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_count
 from texturevlm.progress import Progress
-from texturevlm.reduce import Context, ReduceStep
-from texturevlm.reduce.dyrate import RateHead, attention_spread, statistics
-from texturevlm.vlm import check_reducible, reduced
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.rivals import Context, ReduceStep
+from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics
+from texturevlm_lab.rivals.hooks.reducible import check_reducible
+from texturevlm_lab.rivals.hooks.reducing import reduced
 from texturevlm_lab.train.asked import AskedSettings, split_questions
 from texturevlm_lab.train.fit import draw_examples
 

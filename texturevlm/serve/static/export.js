@@ -31,7 +31,7 @@ export function python(image, request, clip) {
   const opening = {
     image: `texture = tv.Texture.open(${text(image.name)}).mipmapped()`,
     document: `import torch\nfrom texturevlm.pages import open_pages\n\npages = open_pages(${text(image.name)})\ntexture = pages.texture(${page}, 1 << 22, torch.device("cpu")).mipmapped()`,
-    video: `from texturevlm.video.moments import keep_moments\nfrom texturevlm.video.sources import open_video\n\nmoments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\ntexture = tv.Texture((moments[${page}].frames[:1].float() / 255,)).mipmapped()`,
+    video: `from texturevlm.video import keep_moments, open_video\n\nmoments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\ntexture = tv.Texture((moments[${page}].frames[:1].float() / 255,)).mipmapped()`,
   }[image.kind];
   if (clip) return wholeVideo(image, request);
   return `import texturevlm as tv\n${opening}\n${choosing(request)}\npatches = tv.sample(texture, allocation)\nprint(patches.pixels.shape)\n`;
@@ -51,9 +51,7 @@ allocation = tv.ALLOCATORS[${text(allocator)}](texture, relevance, ${options})`;
 
 function wholeVideo(image, { question, budget, patch, allocator, scorer }) {
   const text = JSON.stringify;
-  return `from texturevlm.video.clip import choose_clip
-from texturevlm.video.moments import keep_moments
-from texturevlm.video.sources import open_video
+  return `from texturevlm.video import choose_clip, keep_moments, open_video
 
 moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()
 shown = choose_clip(

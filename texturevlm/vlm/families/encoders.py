@@ -10,7 +10,7 @@ from torch import Tensor
 
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm.adapter import CENTRED, CLIP, Adapter
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View, still_views
 from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
@@ -48,12 +48,12 @@ class Encoder(Adapter):
 
     def replaced_tower(self, features: Sequence[Sequence[Tensor]]) -> Iterator[Any]:
         raise NotImplementedError(
-            f"stored_features: model must be a vision-language model, got {self.config.model_type}"
+            f"StoredFeatures: model must be a vision-language model, got {self.config.model_type}"
         )
 
     def features(self, texture: Texture, allocation: Allocation) -> Tensor:
         """(B, D): one vector per image, in the space shared with texts if there is one, or the pooled output."""
-        views = still_views("features", Picture(texture, allocation), self.side)
+        views = still_views("features", PromptImage(texture, allocation), self.side)
         call = getattr(self.model, "get_image_features", self.tower.tower)
         return torch.stack(self._run(views, call, lambda out: out.pooler_output))
 

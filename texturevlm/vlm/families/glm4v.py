@@ -7,9 +7,9 @@ a pseudo-grid here, so a hook gives the module the true places.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from threading import get_ident
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,12 @@ from texturevlm.vlm.adapter import CLIP
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.places import grid_for
-from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class Glm4V(QwenAdapter):
     normalisation = CLIP
     captured = False
     grows = False
-    # Not in the language model, for the reason of two_looks.
-    reduces: ClassVar[Mapping[str, set[str]]] = {name: ALL_PLACES[name] for name in ("pixels", "tower", "projector")}
     two_looks = False  # its language model rotates pairs of neighbours
     videos = False  # a video has the placeholders of images, told apart by the tokens around them
 

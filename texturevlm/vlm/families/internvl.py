@@ -12,12 +12,10 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import IMAGENET
 from texturevlm.vlm.families.grouped import GroupedAdapter
-from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class InternVL(GroupedAdapter):
     normalisation = IMAGENET
-    reduces = ALL_PLACES
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)

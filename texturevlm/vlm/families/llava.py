@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED, CLIP
 from texturevlm.vlm.families.projected import ProjectedAdapter
-from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
     normalisation = CLIP
-    reduces = ALL_PLACES
 
     def tower_of(self, model: Any) -> Any:
         return model.model.vision_tower
@@ -49,7 +46,6 @@ class LlavaOnevision(Llava):
     """LLaVA-OneVision, whose images end with a token for a new line."""
 
     normalisation = CENTRED
-    reduces: ClassVar[Mapping[str, set[str]]] = {}  # its tokens for new lines are not seen by the tower
 
     def length(self, tokens: int) -> int:
         return tokens + 1

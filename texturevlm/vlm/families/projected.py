@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import Geometry, is_packed, unpack
-from texturevlm.vlm.reduction.scan import VitScan
 from texturevlm.vlm.views import View
 from texturevlm.vlm.vit import VisionTransformer, by_count, tower_for
 
@@ -84,10 +82,6 @@ class ProjectedAdapter(Adapter):
         self._expansion = Override(model, "_expand_inputs_for_generation", self._expanded)
         yield self._expansion
 
-    def scan(self, wanted: set[str], plan: Sequence[Planned] = ()) -> VitScan:
-        """What watches the tower for `reduced`, and reduces in it."""
-        return VitScan(self, wanted, plan)
-
     def embed(self, views: Sequence[View], *, coordinates: str | None = None) -> list[list[Tensor]]:
         rows = self.pixel_inputs(views)["pixel_values"].to(self.device)
         return [self._embedded(rows, weighted=False)]
@@ -99,7 +93,7 @@ class ProjectedAdapter(Adapter):
             counts = _counts(unpack(packed.flatten(0, -3), self.row_width)[1])
             wanted, got = [count // self.merge**2 for count in counts if count], [len(one) for one in tokens]
             if wanted != got:
-                raise ValueError(f"stored_features: features must have {wanted} tokens, got {got}")
+                raise ValueError(f"StoredFeatures: features must have {wanted} tokens, got {got}")
             return [one.to(self.model.dtype) for one in tokens]
 
         yield Override(self, "_embedded", stored)

@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.reduce import Planned
 from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.loops import tower_loop
 from texturevlm.vlm.mrope import mrope_positions
@@ -24,8 +23,7 @@ from texturevlm.vlm.own_input import OwnInput
 from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
 from texturevlm.vlm.places import COORDINATES, grid_for
 from texturevlm.vlm.probe import ignored_argument
-from texturevlm.vlm.prompts import Picture
-from texturevlm.vlm.reduction.scan import ALL_PLACES, QwenScan
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
 INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos", "video_grid_thw")}
@@ -33,10 +31,8 @@ INPUTS = {False: ("pixel_values", "image_grid_thw"), True: ("pixel_values_videos
 
 class QwenAdapter(Adapter):
     captured = True
-    reduces = ALL_PLACES
     grows = True
     videos = True
-    tower_has_detail = True
     levels: ClassVar[Sequence[str]] = LEVELS[:2]
     coordinates = (*COORDINATES, "crops")
 
@@ -156,7 +152,7 @@ class QwenAdapter(Adapter):
         def stored(rows: Tensor, *args: Any, **kwargs: Any) -> Any:
             if len(rows) != len(pooled) * self.merge**2:
                 raise ValueError(
-                    f"stored_features: features must have {len(rows) // self.merge**2} tokens, got {len(pooled)}"
+                    f"StoredFeatures: features must have {len(rows) // self.merge**2} tokens, got {len(pooled)}"
                 )
             return SimpleNamespace(pooler_output=pooled, deepstack_features=further)
 
@@ -177,10 +173,6 @@ class QwenAdapter(Adapter):
         first = begins.nonzero()[:, 0]
         ends = torch.cat([first, first.new_full((1,), len(begins))])
         return {"position_ids": patch, "cu_seqlens": ends.int()}
-
-    def scan(self, wanted: set[str], plan: Sequence[Planned] = ()) -> QwenScan:
-        """What watches the tower for `reduced`, and reduces in it."""
-        return QwenScan(self, wanted, plan)
 
     def probe(self) -> None:
         super().probe()
@@ -208,12 +200,11 @@ class QwenAdapter(Adapter):
         return None
 
     def groups(
-        self, picture: Picture, *, levels: str | None = None, coordinates: str | None = None
+        self, picture: PromptImage, *, levels: str | None = None, coordinates: str | None = None
     ) -> list[list[View]]:
         crops = coordinates == "crops"
         if crops and picture.weight is not None:
             raise ValueError("prepare: coordinates='crops' is the model's own input, which has no weights")
-        self.check_shares("prepare", picture)
         if picture.is_video and self.videos:
             if crops:
                 raise ValueError("prepare: coordinates='crops' is for images, got a video")
@@ -221,7 +212,7 @@ class QwenAdapter(Adapter):
         found = super().groups(picture, levels=levels)
         return [rectangles("prepare", view, self.side) for (view,) in found] if crops else found
 
-    def video_views(self, picture: Picture, levels: str) -> list[View]:
+    def video_views(self, picture: PromptImage, levels: str) -> list[View]:
         """The views of a video: one, unless each moment has its own place in the prompt."""
         return [video_view("prepare", picture, self.side, levels=levels, moments=self.moments)]
 

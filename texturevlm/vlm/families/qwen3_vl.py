@@ -12,7 +12,7 @@ from torch import Tensor
 from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.places import bilinear_taps
-from texturevlm.vlm.prompts import Picture
+from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import LEVELS, View
 
 
@@ -40,7 +40,7 @@ class Qwen3VL(QwenAdapter):
         table: Tensor = self.tower.pos_embed(indices)
         return (table * weights[..., None]).sum(1)
 
-    def video_views(self, picture: Picture, levels: str) -> list[View]:
+    def video_views(self, picture: PromptImage, levels: str) -> list[View]:
         """One view per moment: each has its own place in the prompt."""
         (whole,) = super().video_views(picture, levels)
         return [whole.part(whole.moment == moment) for moment in whole.moment.unique()]

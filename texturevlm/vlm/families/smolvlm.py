@@ -11,14 +11,12 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import CENTRED
 from texturevlm.vlm.families.grouped import GroupedAdapter
-from texturevlm.vlm.reduction.scan import ALL_PLACES
 
 AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock processor spells them
 
 
 class SmolVLM(GroupedAdapter):
     normalisation = CENTRED
-    reduces = ALL_PLACES
 
     def patches_across(self, config: Any) -> int:
         return int(config.scale_factor)

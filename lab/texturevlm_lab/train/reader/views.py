@@ -261,7 +261,7 @@ class Chooser:
 
     def boxes(self, question: str, budget: int, scorer: str, allocator: str, finer: float = 1.0) -> Floats:
         """(n, 4), xyxy in pixels. finer: how many times as finely as OCR print must be seen"""
-        from texturevlm.pipeline import choose_tokens
+        from texturevlm.placement import choose_tokens
         from texturevlm.relevance import Balance
         from texturevlm.relevance.prepared import Prepared
 
