@@ -21,8 +21,7 @@ from torch.nn import functional
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay, can_capture
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.placement import TokenConfig, choose_tokens
-from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser
+from texturevlm.placement import choose_tokens, compile
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import ARRAYS, Step, StreamConfig, open_video
@@ -58,6 +57,11 @@ class Clip(NamedTuple):
     name: str
     frames: list[Tensor]
     kind: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)"""
+        return self.frames[0].shape[2], self.frames[0].shape[3]
 
 
 def bench(report: Report) -> None:
@@ -113,7 +117,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
 
     captured = None
     if can_capture(clip.frames[0].device):
-        captured = CompiledChooser(TokenConfig(budget, CAPTURABLE, "none", patch=PATCH), MOST_GRAPHS)
+        captured = compile(clip.size, budget, CAPTURABLE, relevance="none", device=clip.frames[0].device)
     follow = _stream(clip, budget, PATCH).step
     what = f"frame → {budget} patches"
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
@@ -141,18 +145,16 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
 
 def _stream(clip: Clip, budget: int, patch: int) -> TokenStream:
     """A stream without keyframes but the first."""
-    first = clip.frames[0]
-    size, never = (first.shape[2], first.shape[3]), 10**6
-    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
-    return TokenStream(size, budget, CAPTURABLE, **options)
+    never, device = 10**6, clip.frames[0].device
+    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": device}
+    return TokenStream(clip.size, budget, CAPTURABLE, **options)
 
 
 def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:
     """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
     first = clip.frames[0]
-    size = (first.shape[2], first.shape[3])
-    update = make_update(StreamConfig(tile=TILE, channels=channels), size, first.new_zeros(1, 1, 3, 1, 1))
-    noise = initial_noise(size, TILE, first.device)
+    update = make_update(StreamConfig(tile=TILE, channels=channels), clip.size, first.new_zeros(1, 1, 3, 1, 1))
+    noise = initial_noise(clip.size, TILE, first.device)
     shares: list[float] = []
 
     def follow(frame: Tensor) -> None:

@@ -18,9 +18,8 @@ from torch.nn import functional
 from texturevlm.ask import VLM
 from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.defaults import ALLOCATOR
-from texturevlm.placement import choose_tokens
-from texturevlm.placement import compile as capture
-from texturevlm.placement.placement import in_slots
+from texturevlm.placement import choose_tokens, in_slots
+from texturevlm.placement.captured import compile as capture
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
 from texturevlm.vlm.captured import FixedBudget, TowerOutput

@@ -24,7 +24,6 @@ from texturevlm.commands import arguments
 from texturevlm.relevance import check_relevance
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.families import FAMILIES
-from texturevlm_lab import rivals
 from texturevlm_lab.commands.eval import nothing_left, report_skipped
 from texturevlm_lab.evaluate import answering, video_answers
 from texturevlm_lab.evaluate.answer_digests import questions_digest, weights_digest
@@ -38,6 +37,7 @@ from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.evaluate.presence import presence_questions
 from texturevlm_lab.evaluate.provenance import origin
 from texturevlm_lab.evaluate.video_data import load_video_questions
+from texturevlm_lab.rivals import METHODS, steps_of
 from texturevlm_lab.rivals.hooks.reducible import check_reducible
 
 ROWS, TABLE = "answers.jsonl", "answers.md"
@@ -91,19 +91,15 @@ def _check_names(options: argparse.Namespace) -> None:
     if len(options.metrics or ()) > 1:
         raise ValueError(f"--metrics must be one metric of answers, got {len(options.metrics)}")
     if options.reduce == [ALL]:
-        options.reduce = list(rivals.METHODS)
-    known: dict[str, Any] = {
-        "metrics": ANSWER_METRICS,
-        "reduce": rivals.METHODS,
-        "conditions": INPUT_KINDS,
-    }
-    for option, names in known.items():
-        for name in getattr(options, option) or ():
-            check_choice("eval", f"--{option}", name, names)
+        options.reduce = list(METHODS)
     for name in options.allocators or ():
         KNOWN_ALLOCATORS.find("eval", name, argument="--allocators")
     for name in options.relevance or ():
         check_relevance("eval", name, ("model",), "--relevance")
+    known: dict[str, Any] = {"metrics": ANSWER_METRICS, "reduce": METHODS, "conditions": INPUT_KINDS}
+    for option, names in known.items():
+        for name in getattr(options, option) or ():
+            check_choice("eval", f"--{option}", name, names)
 
 
 def _load(name: str | None, source: str, options: argparse.Namespace) -> Data:
@@ -170,7 +166,7 @@ def _check_model(options: argparse.Namespace) -> None:
     if options.captured and not family.captured:
         raise ValueError(f"--captured is for Qwen models, got {config.model_type}")
     for method in options.reduce or ():
-        check_reducible("eval", config, rivals.steps_of("eval", method, 1))
+        check_reducible("eval", config, steps_of("eval", method, 1))
 
 
 def _relevances(options: argparse.Namespace) -> Sequence[str]:

@@ -174,16 +174,15 @@ class Asking:
         if kind in OWN_INPUTS and adapter.has_own_input:
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
-            image = page.picture.original
+            image = page.upright.original
             return chosen_prompt(adapter, question, [image], [own_grid(adapter, image)], place=self.place)
         if kind in (PAGE, BLANK):
             placed = page.placed("", "resize", "none", budget)
         elif kind == ORACLE:
-            placed = page.placed("", condition.allocator, "none", budget, boxes=self._enough(sample))
+            placed = page.located(self._enough(sample), condition.allocator, budget)
         else:
-            asked = other.question if kind == QUESTION else sample.question
-            sampled, _ = self._hooks(condition)
-            placed = page.placed(asked, condition.allocator, condition.relevance, sampled, turn=self.turn)
+            asked, (tokens, _) = other.question if kind == QUESTION else sample.question, self._hooks(condition)
+            placed = page.placed(asked, condition.allocator, condition.relevance, tokens, turn=self.turn)
         return chosen_prompt(adapter, question, [placed.picture.texture], [placed.allocation], place=self.place)
 
     def _hooks(self, condition: Condition) -> tuple[int, tuple[ModelHook, ...]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image, ImageOps
@@ -17,12 +18,13 @@ from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
 from texturevlm.placement.placement import BY_EVIDENCE
-from texturevlm.relevance import Scorer, find_scorer, reads_question
+from texturevlm.relevance import find_scorer, reads_question
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.own_input import OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)
+Found = TypeVar("Found")
 
 
 class AskedPage:
@@ -34,11 +36,12 @@ class AskedPage:
 
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
-        self.how = TokenConfig(patch=adapter.side, finer=adapter.trained.finer, turn=0.0)
         self.words_ms = 0.0  # what reading its words took
-        self._own: dict[int | None, OwnInput] = {}
-        self._placed: dict[tuple[object, ...], Placement] = {}
-        self._pointed: dict[tuple[str, float | str], Tensor] = {}  # where the model looks
+        self._found: dict[tuple[object, ...], Any] = {}
+
+    def _once(self, make: Callable[[], Found], *key: object) -> Found:
+        found: Found = self._found[key] if key in self._found else self._found.setdefault(key, make())
+        return found
 
     @cached_property
     def image(self) -> Image.Image:
@@ -53,9 +56,13 @@ class AskedPage:
             raise ValueError(f"image {self.path} cannot be read: {error}") from None
 
     @cached_property
-    def picture(self) -> Picture:
-        """The page as it is, on the model's device."""
-        return prepare(self.image, self.how, device=self.adapter.device)
+    def upright(self) -> Picture:
+        """As it is, on the model's device, for tokens of the model."""
+        return prepare(self.image, self._how, device=self.adapter.device)
+
+    @property
+    def _how(self) -> TokenConfig:
+        return TokenConfig(finer=self.adapter.trained.finer, patch=self.adapter.side, turn=0.0)
 
     def again(self, image: Image.Image | None = None) -> AskedPage:
         """The same decoded page, or another image in its place, of which nothing else is known."""
@@ -70,55 +77,43 @@ class AskedPage:
 
     def own(self, most: int | None) -> OwnInput:
         """What the model's own processor makes of it, in at most so many tokens."""
-        if most not in self._own:
-            self._own[most] = self.adapter.own_input(self.image, most)
-        return self._own[most]
+        found: OwnInput = self._once(partial(self.adapter.own_input, self.image, most), "own", most)
+        return found
 
     def placed(
-        self,
-        question: str,
-        allocator: str,
-        relevance: str,
-        budget: int,
-        *,
-        turn: float | str = 0.0,
-        boxes: Sequence[Box] = (),
+        self, question: str, allocator: str, relevance: str, budget: int, *, turn: float | str = 0.0
     ) -> Placement:
-        """Where the tokens lie for a question; placed once.
+        """The tokens for a question, placed once.
 
-        relevance: the name of a scorer, or model: where the model itself looks
-        turn:      as for `ask`
-        boxes:     where the answer stands, which the oracle knows instead
+        relevance: the name of a scorer, or model
+        turn: as for `ask`
         """
         question = question if reads_question(relevance) else ""
-        key = question, allocator, relevance, budget, turn, tuple(map(tuple, boxes))
-        if key not in self._placed:
-            how = replace(self.how, budget=budget, allocator=allocator, relevance=relevance, turn=turn)
-            self._placed[key] = self._place(prepare(self.picture, how), question, how, boxes)
-        return self._placed[key]
+        how = replace(self._how, budget=budget, allocator=allocator, relevance=relevance, turn=turn)
+        make = self._by_model if relevance == "model" else self._by_scorer
+        return self._once(partial(make, question, how), "placed", question, allocator, relevance, budget, turn)
 
-    def _place(self, picture: Picture, question: str, how: TokenConfig, boxes: Sequence[Box]) -> Placement:
-        evidence = None
-        if boxes:
-            evidence = [box_map(boxes, picture.original.size, picture.memo.maps.grid)[None]]
-        elif how.relevance == "model":
-            evidence = [self._where_the_model_looks(picture, question, how)]
-        else:
-            self._keep_words(picture, find_scorer("eval", how.relevance, question))
-        how = how if evidence is None else replace(how, relevance=BY_EVIDENCE)
-        return place_together([picture], question, how, evidence=evidence)[0]
+    def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Placement:
+        """The tokens of the oracle, which knows where the answer stands."""
+        picture = self.upright
+        cells = box_map(boxes, picture.original.size, picture.memo.maps.grid)
+        how = replace(self._how, budget=budget, allocator=allocator, relevance=BY_EVIDENCE)
+        return place_together([picture], "", how, evidence=[cells[None]])[0]
 
-    def _where_the_model_looks(self, picture: Picture, question: str, how: TokenConfig) -> Tensor:
-        key = question, how.turn
-        if key not in self._pointed:
-            (self._pointed[key],) = attended(self.adapter, question, overview([picture], COARSE_VIEW, how))
-        return self._pointed[key]
+    def _by_model(self, question: str, how: TokenConfig) -> Placement:
+        """The model looks at the page once, whatever the budgets."""
+        pictures = [prepare(self.upright, how)]
+        look = partial(overview, pictures, COARSE_VIEW, how)
+        pointed = self._once(lambda: attended(self.adapter, question, look()), "attended", question, how.turn)
+        return place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed)[0]
 
-    def _keep_words(self, picture: Picture, scorer: Scorer) -> None:
-        """Give a scorer of words those that OCR has read already: the cache holds them for the page as it is."""
+    def _by_scorer(self, question: str, how: TokenConfig) -> Placement:
+        scorer, picture = find_scorer("eval", how.relevance, question), prepare(self.upright, how)
+        # The cache holds the words of the image as it is.
         if scorer.name == "words" and picture.frame.is_whole and id(scorer) not in picture.memo.readings:
             reading, self.words_ms = self.words.words(self.path, picture.texture)
             picture.memo.keep(scorer, (reading,))
+        return place_together([picture], question, how)[0]
 
 
 def box_map(boxes: Sequence[Box], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:

@@ -8,7 +8,7 @@ static:  many frames; what changed least against the frame before is dropped (as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -105,21 +105,17 @@ class BaselineSession(VideoSession):
         super().__init__(*args)
 
     def keep(self, source: FrameSource, together: int) -> None:
-        self.source, self.together, self.seconds = source, together, 0.0
+        self.source, self.together = source, together
+        self.seconds = 0.0
 
-    def placements(
-        self, question: str, how: AskConfig, attention: Mapping[float, Tensor] | None = None
-    ) -> list[Placement]:
-        """attention: of an earlier look; a baseline has one look and gets none"""
-        tokens, choose = VIDEO_BASELINES[self.name]
-        budget = how.tokens.budget
-        moments = spread_moments(self.source, max(1, budget // tokens), self.together)
-        self.shown = choose(moments, budget, self.model.adapter.side, self.model.device)
-        frames = {moment.time: moment.frames[:1] for moment in moments}
-        found = []
-        for shown in self.shown:
-            frame = frames[shown.time]
-            whole = Frame.turned((frame.shape[2], frame.shape[3]), 0.0)
-            picture = Picture.of_frame(frame, frame, whole, how.tokens.patch)
-            found.append(Placement(picture, shown.allocation, shown.relevance))
-        return found
+    def placements(self, question: str, how: AskConfig, attention: Any = None) -> list[Placement]:
+        """attention: to an earlier look; a baseline has one look and gets none"""
+        (tokens, choose), budget, side = VIDEO_BASELINES[self.name], how.tokens.budget, self.model.adapter.side
+        self.moments = spread_moments(self.source, max(1, budget // tokens), self.together)
+        self.shown = choose(self.moments, budget, side, self.model.device)
+        size = self.moments[0].frames.shape[2], self.moments[0].frames.shape[3]
+        pictures = {
+            moment.time: Picture.of_frame(moment.frames[:1], moment.frames[:1], Frame(size, size), side)
+            for moment in self.moments
+        }
+        return [Placement(pictures[shown.time], shown.allocation, shown.relevance) for shown in self.shown]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
-from texturevlm.relevance import SCORERS
 from texturevlm.relevance.maps import Balance, ImageMaps
+from texturevlm.relevance.named import SCORERS
 from texturevlm.relevance.prepared import prepare
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
