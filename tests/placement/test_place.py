@@ -193,11 +193,15 @@ def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
 
 
 def test_what_a_scorer_needs_is_said(texture):
-    with pytest.raises(ValueError, match=r"got 'attention', which needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"):
+    with pytest.raises(
+        ValueError, match=r"got 'attention', which needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"
+    ):
         choose_tokens(texture, relevance="attention")
     with pytest.raises(ValueError, match=r"got 'embedding' without its models: write embedding:MODEL,PCA"):
         choose_tokens(texture, "a dog", relevance="embedding")
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, channels, none, got 'magic'"):
+    with pytest.raises(
+        ValueError, match="relevance must be one of auto, words, scout, prior, channels, none, got 'magic'"
+    ):
         choose_tokens(texture, relevance="magic")
     with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
         choose_tokens(texture, relevance=AttentionScorer(torch.ones(2, 3, 3)))

@@ -146,9 +146,7 @@ class VideoSession:
         self.shown = choose_clip(moments, question, tokens, device=self.model.device, seen=seen)
         first = {turned.time: (given.frames[:1], turned.frames[:1]) for given, turned in zip(self.moments, moments)}
         return [
-            Placement(
-                Picture.of_frame(*first[shown.time], frame, tokens.patch), shown.allocation, shown.relevance
-            )
+            Placement(Picture.of_frame(*first[shown.time], frame, tokens.patch), shown.allocation, shown.relevance)
             for shown in self.shown
         ]
 
