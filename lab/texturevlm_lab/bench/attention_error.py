@@ -140,9 +140,9 @@ def trained_notes(device: str, quick: bool) -> list[str]:
 def attention_inputs(model: VLM, image: Any) -> Layers:
     """Of a question about an image with all tokens that the unmodified model would read."""
     adapter = model.adapter
-    (prepared,) = model.prepare(image).images
+    (picture,) = model.prepare(image).pictures
     prompt = conversation_about(1, READER_QUESTION, adapter.marks)
-    inputs = adapter.prepare(prompt, prepared.texture, own_grid(adapter, prepared.texture))
+    inputs = adapter.prepare(prompt, picture.texture, own_grid(adapter, picture.texture))
     found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def keep(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -187,8 +187,8 @@ def _spread(values: list[float]) -> str:
 
 def own_views(model: VLM, image: Any) -> Sequence[View]:
     """The views of an image on the model's own grid."""
-    (prepared,) = model.prepare(image).images
-    (views,) = model.adapter.groups(PromptImage(prepared.texture, own_grid(model.adapter, prepared.texture)))
+    (picture,) = model.prepare(image).pictures
+    (views,) = model.adapter.groups(PromptImage(picture.texture, own_grid(model.adapter, picture.texture)))
     return views
 
 
