@@ -194,8 +194,6 @@ def test_in_slots_keeps_what_is_used(qwen, slots, used):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
-        ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .*got 'circles'"),
         ({"relevance": "smell"}, "relevance must be one of auto, words"),
         ({"relevance": ""}, "relevance must be one of auto, words, .*got ''"),
         ({"relevance": "attention"}, "looks=2"),
@@ -220,10 +218,8 @@ def test_clear_errors_about_images_and_budgets(qwen):
         asked.ask([torch.rand(2, 3, 8, 8)] * 2, QUESTION)
     with pytest.raises(ValueError, match="red, green and blue"):
         asked.ask(torch.rand(5, 8, 8), QUESTION)
-    with pytest.raises(ValueError, match="budget for 3 images must be at least 3, got 2"):
+    with pytest.raises(ValueError, match="^ask: budget for 3 images must be at least 3, got 2"):
         asked.ask([models.noise(64, 64)] * 3, QUESTION)
-    with pytest.raises(TypeError, match="question must be text or messages, got int"):
-        asked.ask(models.noise(64, 64), 3)
     with pytest.raises(ValueError, match="budget must be at least 1, got 0"):
         models.asked(qwen, budget=0)
     with pytest.raises(TypeError, match="budget must be a whole number, got 'many'"):

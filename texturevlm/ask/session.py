@@ -14,6 +14,7 @@ from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.request import Request
 from texturevlm.draw import draw
 from texturevlm.placement import Picture, Placement, place_together, prepare
+from texturevlm.placement.placement import check_budget
 from texturevlm.types import Texture
 from texturevlm.vlm import grid_weights, own_grid
 
@@ -58,6 +59,7 @@ class ImageSession:
         """The tokens of each image for a question."""
         if how.kind == "weighted":  # the model's own grid over the image as it is
             return [self._weighted(picture, question, how) for picture in self.prepared(how, own_grid=True)]
+        check_budget(how.tokens.budget, len(self.pictures), "ask")
         pictures = self.prepared(how)
         if how.looks == 2 or how.tokens.relevance == "model":
             self.model.check_attached()
