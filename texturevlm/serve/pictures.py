@@ -25,7 +25,7 @@ from texturevlm.pages.pictures import PagePictures, Sight
 from texturevlm.placement import Picture, TokenConfig, prepare
 from texturevlm.rebuilding import median_grey
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.uploads import Document, Upload, held_bytes
+from texturevlm.serve.uploads import Document, Upload, Video, held_bytes
 from texturevlm.types import Texture
 
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most
@@ -137,7 +137,9 @@ class Pictures:
         found: PagePictures = self._find((upload.key, "document"), make)
         return found
 
-    def whole(self, upload: Upload, model: VLM, question: str, how: AskConfig, stop: Stop) -> tuple[Any, float]:
+    def whole(
+        self, upload: Document | Video, model: VLM, question: str, how: AskConfig, stop: Stop
+    ) -> tuple[Any, float]:
         """A whole document or video, as `VLM.ask` takes it; and the seconds that this took. The pages of a document are
         read and chosen here, so that the thread that asks the model does not wait for them."""
         began = perf_counter()
