@@ -18,6 +18,8 @@ from threading import Condition, Thread, current_thread
 from typing import Any
 
 import torch
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from texturevlm.ask import VLM, Answer
@@ -26,6 +28,7 @@ from texturevlm.ask.model import BATCH
 from texturevlm.serve.lanes import Stop, Stopped
 from texturevlm.serve.limits import ApiError
 
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
 UNFINISHED = "\ufffd"  # how a tokenizer decodes a character whose last byte has not come yet
 
 # piece and a text; look and nothing: the model answers anew; answer and a Reply; error and an exception
@@ -172,7 +175,7 @@ class Answerer:
                 for question in batch:
                     self._answer([question])
                 return
-            if not isinstance(error, (ValueError, TypeError)):
+            if error_of(error).status == 500:
                 traceback.print_exception(error)
             for question in batch:
                 question.tell("error", error)
@@ -193,13 +196,21 @@ class Answerer:
 
 
 def error_of(error: BaseException) -> ApiError:
-    """What the client is told of an error inside an answer."""
+    """What the client is told of an error; of one that the package did not expect nothing of the inside."""
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, ApiError):
+        return error.__cause__  # of the guard, while FastAPI read the body
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, (ValueError, TypeError)):
-        return ApiError(400, " ".join(str(error).split()))
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail))
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:] if first["type"] != "json_invalid")
+        return ApiError(422, f"{where or 'the request'}: {first['msg']}")
+    if isinstance(error, (ValueError, ImportError)):  # of the package: it says what was wrong, or is not installed
+        return ApiError(400 if isinstance(error, ValueError) else 409, " ".join(str(error).split()))
     if isinstance(error, Stopped):
-        return ApiError(499, "the client has left")
+        return ApiError(CLIENT_LEFT, "the client has left")
     return ApiError(500, "an error inside the server")
 
 

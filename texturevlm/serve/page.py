@@ -168,8 +168,6 @@ class ReadRequest(PlanRequest):
 @router.post("/api/read")
 async def read(request: Request, body: ReadRequest) -> Any:
     """The text of a box as it is delivered and as it is in the original, and how alike they are, 0 to 1."""
-    if find_spec("rapidocr") is None:
-        raise ApiError(409, "OCR is not installed: pip install 'texturevlm[ocr]'")
 
     def work(image: KeptImage, how: TokenConfig, stop: Stop) -> dict[str, Any]:
         left, top, right, bottom = box = pixel_box(body.box, image.texture.size)

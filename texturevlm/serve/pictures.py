@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock, RLock
 from time import perf_counter
@@ -92,16 +91,22 @@ def drawable(name: str) -> bool:
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
 
 
-@dataclass(frozen=True)
 class Kept:
-    """Something that is kept. held: gives all tensors in it, nested"""
+    """Something that is made when it is first wanted. held: all tensors in it, nested"""
 
-    value: Any
-    held: Callable[[], Any]
+    def __init__(self, held: Callable[[Any], Any]) -> None:
+        self.held, self.lock, self.value = held, Lock(), None
+
+    def get(self, make: Callable[[], Any]) -> Any:
+        """Made once, also if two ask at once."""
+        with self.lock:
+            if self.value is None:
+                self.value = make()
+            return self.value
 
     @property
     def nbytes(self) -> int:
-        return held_bytes(self.held())
+        return 0 if self.value is None else held_bytes(self.held(self.value))
 
 
 class Pictures:
@@ -114,27 +119,19 @@ class Pictures:
         self.nbytes, self.device = nbytes, device
         self.opened = 0  # things that were made, for the tests and /api/about
         self._kept: OrderedDict[tuple[str, int | str], Kept] = OrderedDict()
-        self._making: dict[tuple[str, int | str], Lock] = {}
         self._lock = Lock()
 
     def get(self, upload: Upload, page: int = 0) -> KeptImage:
         """A page of an upload."""
-
-        def make() -> Kept:
-            image = KeptImage(upload.open(page, self.device))
-            return Kept(image, image.held)
-
-        found: KeptImage = self._find((upload.key, page), make)
+        found: KeptImage = self._find(
+            (upload.key, page), lambda: KeptImage(upload.open(page, self.device)), KeptImage.held
+        )
         return found
 
     def document(self, upload: Document) -> PagePictures:
         """All pages of a document."""
-
-        def make() -> Kept:
-            pages = PagePictures(upload.pdf)
-            return Kept(pages, pages.held)
-
-        found: PagePictures = self._find((upload.key, "document"), make)
+        key = upload.key, "document"
+        found: PagePictures = self._find(key, lambda: PagePictures(upload.pdf), PagePictures.held)
         return found
 
     def whole(
@@ -149,28 +146,21 @@ class Pictures:
             session = model.prepare(pages)
             session.about(question, how)
             return session, perf_counter() - began
+        video = self._find((upload.key, "video"), lambda: model.prepare(upload.source(stop)), vars)
+        return video, perf_counter() - began
 
-        def make() -> Kept:
-            video = model.prepare(upload.source(stop))
-            return Kept(video, lambda: vars(video))
+    def _find(self, key: tuple[str, int | str], make: Callable[[], Any], held: Callable[[Any], Any]) -> Any:
+        def counted() -> Any:
+            found = make()
+            self.opened += 1
+            return found
 
-        return self._find((upload.key, "video"), make), perf_counter() - began
-
-    def _find(self, key: tuple[str, int | str], make: Callable[[], Kept]) -> Any:
-        """Made once, also if two ask at once."""
         with self._lock:
-            making = self._making.setdefault(key, Lock())
-        with making:
-            try:
-                found = self._kept.get(key) or make()
-                with self._lock:
-                    self.opened += key not in self._kept
-                    self._kept[key] = found
-                    self._kept.move_to_end(key)
-            finally:
-                self._making.pop(key, None)
+            kept = self._kept.setdefault(key, Kept(held))
+            self._kept.move_to_end(key)
+        found = kept.get(counted)
         self.trim()  # also of what was there: more may have been made of others
-        return found.value
+        return found
 
     def trim(self) -> None:
         """Let the oldest leave until the rest fits."""
