@@ -48,9 +48,7 @@ def test_something_else_in_place_of_an_allocation_is_named(texture):
 
 
 def test_wrong_arguments_of_choose_tokens_are_named(texture):
-    with pytest.raises(
-        TypeError, match=r"choose_tokens: allocator must be a name, or an object of its kind, got 3"
-    ):
+    with pytest.raises(TypeError, match=r"choose_tokens: allocator must be a name, or an object of its kind, got 3"):
         tv.choose_tokens(texture, allocator=3)
     with pytest.raises(TypeError, match=r"balance must be a Balance or one of even, learned, got int"):
         tv.choose_tokens(texture, relevance="none", balance=2)

@@ -91,9 +91,7 @@ def test_under_attach_the_model_chooses_as_in_ask():
     (chosen,) = asked.prepare(models.noise(300, 200)).choose(QUESTION)
     attached = asked.processor
     found = inputs_of(attached, conversation(models.noise(300, 200)))
-    ((view,),) = asked.adapter.groups(
-        PromptImage(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.given)
-    )
+    ((view,),) = asked.adapter.groups(PromptImage(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.given))
     assert torch.allclose(found["pixel_values"], asked.adapter.pixel_inputs([view])["pixel_values"], atol=1e-5)
     plain = tv.attach(*models.built("qwen3_vl"), budget=12, relevance="none")
     other = inputs_of(plain, conversation(models.noise(300, 200)))

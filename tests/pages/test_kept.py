@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
-from texturevlm.pages import choose_pages, open_pages
-from texturevlm.pages import pictures
+from texturevlm.pages import choose_pages, open_pages, pictures
 from texturevlm.placement import TokenConfig
 
 

@@ -62,8 +62,7 @@ def test_tokens_and_relevance_of_an_enlarged_image_are_given_in_its_own_pixels(t
     if turn == 0:
         assert found.relevance_given.size == given.size
         there, here = (
-            expected_value(*both)
-            for both in ((found.relevance, found.allocation), (found.relevance_given, given))
+            expected_value(*both) for both in ((found.relevance, found.allocation), (found.relevance_given, given))
         )
         torch.testing.assert_close(here, there, atol=1e-4, rtol=1e-3)
 
