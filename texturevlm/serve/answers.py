@@ -47,7 +47,7 @@ class Reply:
     @property
     def probabilities(self) -> list[float]:
         """Of each token of the answer."""
-        return [math.exp(one) for one in self.answer.logprobs]
+        return [math.exp(logprob) for logprob in self.answer.logprobs]
 
     @property
     def confidence(self) -> float:
@@ -126,18 +126,18 @@ class Answerer:
             hook.remove()
         with self._changed:
             self._closed = True
-            for one in self._queue:
-                one.stop.set()
+            for question in self._queue:
+                question.stop.set()
             self._changed.notify()
 
     def _watched(self) -> list[Any]:
         """Look before every layer whether somebody waits: a CPU reads a long prompt for minutes."""
 
         def look(*_: Any) -> None:
-            if current_thread() is self._thread and all(one.stop.wanted for one in self._asking):
+            if current_thread() is self._thread and all(question.stop.wanted for question in self._asking):
                 raise Stopped
 
-        lists = (one for one in self.model.model.modules() if isinstance(one, torch.nn.ModuleList))
+        lists = (part for part in self.model.model.modules() if isinstance(part, torch.nn.ModuleList))
         return [layer.register_forward_pre_hook(look) for layers in lists for layer in layers]
 
     def _work(self) -> None:
@@ -148,7 +148,7 @@ class Answerer:
         """The questions to answer together; none when the server ends."""
         with self._changed:
             while True:
-                self._queue = deque(one for one in self._queue if not one.stop.wanted)
+                self._queue = deque(question for question in self._queue if not question.stop.wanted)
                 if self._closed:
                     return []
                 if self._queue:
@@ -157,9 +157,9 @@ class Answerer:
             first = self._queue[0]
             # Answers that may need another look are not generated together.
             looks = first.options.get("looks", self.model.config.looks)
-            alike = [one for one in self._queue if one.options == first.options]
+            alike = [question for question in self._queue if question.options == first.options]
             batch = alike[: self.model.graphs.batches(len(alike), 1 if looks == "auto" else BATCH)[0]]
-            self._queue = deque(one for one in self._queue if one not in batch)
+            self._queue = deque(question for question in self._queue if question not in batch)
             return batch
 
     def _answer(self, batch: list[Question]) -> None:

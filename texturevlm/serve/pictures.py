@@ -91,7 +91,7 @@ def drawable(name: str) -> bool:
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
 
 
-class Kept:
+class Entry:
     """Something that is made when it is first wanted. held: all tensors in it, nested"""
 
     def __init__(self, held: Callable[[Any], Any]) -> None:
@@ -118,7 +118,7 @@ class Pictures:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes, self.device = nbytes, device
         self.opened = 0  # things that were made, for the tests and /api/about
-        self._kept: OrderedDict[tuple[str, int | str], Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int | str], Entry] = OrderedDict()
         self._lock = Lock()
 
     def get(self, upload: Upload, page: int = 0) -> KeptImage:
@@ -156,7 +156,7 @@ class Pictures:
             return found
 
         with self._lock:
-            kept = self._kept.setdefault(key, Kept(held))
+            kept = self._kept.setdefault(key, Entry(held))
             self._kept.move_to_end(key)
         found = kept.get(counted)
         self.trim()  # also of what was there: more may have been made of others

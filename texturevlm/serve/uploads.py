@@ -121,7 +121,7 @@ class Video(Upload):
             raise ApiError(400, "the video has no frame that can be read")
 
     def about(self) -> dict[str, Any]:
-        return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
+        return {**super().about(), "times": [round(moment.time, 3) for moment in self.moments]}
 
 
 def held_bytes(held: Any) -> int:
@@ -202,7 +202,7 @@ class Uploads:
         identity = secrets.token_urlsafe(16)
         with self._lock:
             self._kept[identity] = upload
-            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > self.limits.kept_bytes:
+            while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > self.limits.kept_bytes:
                 self._kept.popitem(last=False)
         return identity
 
