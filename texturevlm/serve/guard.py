@@ -12,6 +12,8 @@ import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.responses import JSONResponse
+
 from texturevlm.serve.limits import ApiError, Limits
 
 Scope = dict[str, Any]
@@ -74,7 +76,7 @@ class Guard:
             await self.app(scope, body, answer)
         except ApiError as error:
             if not answer.begun:
-                await _refuse(answer, error)
+                await JSONResponse(error.body(), error.status)(scope, receive, answer)
         finally:
             self.held -= 0 if body is None else body.arrived
 
@@ -147,12 +149,3 @@ class _Answer:
             more = [(name.encode(), value.encode()) for name, value in self.headers.items() if name.encode() not in own]
             message = {**message, "headers": [*message["headers"], *more]}
         await self.send(message)
-
-
-async def _refuse(send: Any, error: ApiError) -> None:
-    from starlette.responses import JSONResponse
-
-    async def nothing() -> Any:
-        return {"type": "http.disconnect"}
-
-    await JSONResponse(error.body(), error.status)({"type": "http", "method": "GET", "headers": []}, nothing, send)
