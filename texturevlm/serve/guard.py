@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -142,7 +143,7 @@ class _Answer:
         self.send, self.begun = send, False
         self.headers = {**HEADERS, "cache-control": "no-cache" if keep else "no-store"}
 
-    async def __call__(self, message: dict[str, Any]) -> None:
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
             own = {name.lower() for name, _ in message["headers"]}
