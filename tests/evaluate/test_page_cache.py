@@ -50,7 +50,8 @@ def test_who_reads_the_page(monkeypatch):
 
     installed(object())
     assert read("words") == read("words", " ") == "words"
-    assert read("scout") == read("scout", " ") == read("prior", "") == read("auto", " ") == read("auto") == "spots"
+    assert read("scout") == read("scout", " ") == read("prior", "") == "spots"
+    assert read("auto") == read("auto", " ") == read("auto", "?") == "spots"
     assert read("none") is None
     installed(None)
     assert read("words") is None and read("auto") == "spots" == read("auto", " ")

@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise FileNotFoundError(f"DATA must hold invoice.png, got {options.data}")
     model = load_vlm(options.model)
     layers = attention_inputs(model, page)
-    grid = model.adapter.grid_for(model.prepare(page).images[0].texture.size)
+    grid = model.adapter.grid_for(model.prepare(page).pictures[0].texture.size)
     rows = errors(layers, grid, int(layers.visual.min()), options.limit)
     return {"model": options.model, "tokens": list(grid), "rows": rows, "times": times()}
 
