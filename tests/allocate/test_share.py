@@ -64,8 +64,11 @@ def test_a_weight_draws_tokens():
 
 
 def test_allocations_become_one_batch_with_the_slots_of_the_largest():
-    page, card = an_image((320, 480), legible_scale=2.0), an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2)
-    found = [layers(*page, budget=30, patch=16), layers(*card, budget=10, patch=16)]
+    images = (
+        an_image((320, 480), legible_scale=2.0, seed=1),
+        an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2),
+    )
+    found = [layers(*image, budget=budget, patch=16) for image, budget in zip(images, (30, 10))]
     batch = as_batch(found)
     assert batch.budget == 30 and batch.valid.sum() <= 40
     for index, each in enumerate(found):

@@ -17,7 +17,7 @@ OPTIONS = {"max_new_tokens": 4, "return_details": True}
 
 
 def tokens(answer):
-    return sum(int(one.allocation.valid.sum()) for one in answer.chosen)
+    return sum(one.tokens for one in answer.placements)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,10 @@ def test_the_overview_is_not_read_again(asked, page, monkeypatch):
 
 def test_each_look_shows_print_as_finely_as_its_budget_needs(asked, page, monkeypatch):
     """10 tokens, then 30: the relevance of the second look is that of 30 tokens."""
-    monkeypatch.setattr(asked.adapter, "trained", replace(asked.adapter.trained, finer=Finer(((10, 3.0), (30, 1.5)))))
+    adapter = asked.processor.adapter
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, finer=Finer(((10, 3.0), (30, 1.5)))))
     two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    scales = [one.chosen[0].relevance.legible_scale for one in (two.earlier, two)]
+    scales = [one.placements[0].relevance.legible_scale for one in (two.earlier, two)]
     rest = 40 - tokens(two.earlier)
     times = 3.0 / Finer(((10, 3.0), (30, 1.5))).at(rest)
     torch.testing.assert_close(scales[1], scales[0] * times)
@@ -88,7 +89,7 @@ def test_the_second_look_goes_where_the_overview_is_not_legible(asked):
     """What is left is on the noisy half."""
     page = models.patterned(640, 640)
     two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    allocation = two.chosen[0].allocation
+    allocation = two.placements[0].given
     fine = allocation.valid[0] & (allocation.level[0] < allocation.level[0][allocation.valid[0]].max() - 0.5)
     assert fine.any() and float(allocation.centre[0, fine, 0].float().mean()) < 320
 
@@ -96,7 +97,7 @@ def test_the_second_look_goes_where_the_overview_is_not_legible(asked):
 def test_several_images_and_questions(asked):
     images = [models.patterned(192, 192), models.patterned(160, 320, seed=3)]
     two = asked.ask(images, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    assert len(two.chosen) == 2 and tokens(two) <= 40
+    assert len(two.placements) == 2 and tokens(two) <= 40
     both = asked.ask(images, [QUESTION, "what is there ?"], looks="auto", sure=1.0, max_new_tokens=4)
     assert both[0] == two.text and len(both) == 2
 

@@ -200,7 +200,9 @@ def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
     mass = page.placed("Where?", "auto", "model", 64).relevance.mass[0]
     assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
-    assert 0 < page.placed("Where?", "auto", "model", 6).tokens <= 6 and seen == ["Where?"]  # the model is asked once per question
+    assert 0 < page.placed("Where?", "auto", "model", 6).tokens <= 6 and seen == [
+        "Where?"
+    ]  # the model is asked once per question
 
 
 def test_the_oracle_is_not_asked_where_no_box_is_known(tmp_path, samples):

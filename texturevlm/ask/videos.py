@@ -160,6 +160,8 @@ class VideoSession:
         check_own_pixels("video", how.hooks)
         if how.looks != 1:
             raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
+        if hook := next((hook for hook in how.hooks if hook.repaints), None):
+            raise ValueError(f"ask: hooks must leave the pixels of a video, got {hook.name}")
         adapter = self.model.adapter
         adapter.checked_layout("ask", how.levels, how.coordinates, COORDINATES)
         if adapter.videos:  # wrong messages are refused before slow work

@@ -5,10 +5,13 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET, FINE_PAGES, TURN
+
+if TYPE_CHECKING:
+    from texturevlm.ask.config import AskConfig
 
 HOW = ("budget", "allocator", "relevance", "turn", "looks", "tokens", "reduce", "keep")  # options of `load_vlm`
 
@@ -59,13 +62,14 @@ def _ask(options: argparse.Namespace) -> int:
     arguments.names_of(options, own=("attention", "model"))
 
     import texturevlm as tv
+    from texturevlm.ask.documents import check_document
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
     from texturevlm.pages import is_document, open_pages
     from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
-    _check(how, options.fine_pages)
+    asked = _checked(how, options.fine_pages, len(images))
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
@@ -75,6 +79,10 @@ def _ask(options: argparse.Namespace) -> int:
         raise ValueError(f"--{name} takes a video, got {', '.join(map(str, images))}")
     if options.fine_pages is not None and not document:
         raise ValueError(f"--fine-pages takes a PDF, got {', '.join(map(str, images))}")
+    if filmed and asked.looks == 2:
+        raise ValueError("--looks must be 1 or auto for a video, got 2")
+    if document:
+        check_document(asked)
     given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
     if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
@@ -106,14 +114,16 @@ def _ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(how: dict[str, Any], fine_pages: int | None) -> None:
-    """Refuse what no model can be asked, before one is loaded."""
+def _checked(how: dict[str, Any], fine_pages: int | None, images: int) -> "AskConfig":
+    """What is asked for; refuses what no model can be asked, before one is loaded."""
     from texturevlm.ask.config import AskConfig
     from texturevlm.placement import TokenConfig
+    from texturevlm.placement.placement import check_budget
 
     usual = AskConfig(TokenConfig(budget=how.get("budget", BUDGET)))
+    check_budget(usual.tokens.budget, images)
     found = usual.given("ask", {**how, "fine_pages": fine_pages})
-    found.for_hooks("ask").check("ask")
+    return found.for_hooks("ask").check("ask")
 
 
 def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:

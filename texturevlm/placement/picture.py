@@ -122,7 +122,7 @@ def prepare(
              texture units
     angle:   of the text, where it was found already and `how` asks for it to be found
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("prepare", how)
     if isinstance(image, Picture):
         picture = image if device is None else image.to(torch.device(device))
         original, findings = picture.original, picture.findings

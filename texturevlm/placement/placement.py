@@ -97,7 +97,7 @@ def place(
     picture: what `prepare` made, or any image
     evidence, after: as in `place_together`, of this picture
     """
-    how = (TokenConfig() if how is None else how).check("place")
+    how = TokenConfig.of("place", how).check("place")
     seen = None if evidence is None else [evidence]
     known = None if after is None else [after]
     found = place_together([prepare(picture, how)], question, how, evidence=seen, after=known)
@@ -126,7 +126,7 @@ def place_together(
     captured: what may place the tokens of one picture by a graph
     first:    the number of the first picture among those that a scorer holds maps of
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("place_together", how)
     rest = how.budget - sum(placement.tokens for placement in after or ())
     if after is not None and rest < len(pictures):
         return []

@@ -139,8 +139,9 @@ def _views(vlm: VLM, pages: Sequence[Sequence[Sample]], questions: int) -> Itera
 
 
 def _prompt(vlm: VLM, session: Any, question: str) -> Prompted:
-    (placed,) = session.choose(question, budget=BUDGET, relevance="scout" if question else "prior")
-    return chosen_prompt(vlm.adapter, question, [placed.picture.texture], [placed.allocation])
+    relevance = "scout" if question else "prior"
+    (placement,) = session.choose(question, budget=BUDGET, relevance=relevance)
+    return chosen_prompt(vlm.adapter, question, [placement.picture.texture], [placement.allocation])
 
 
 def _asked(vlm: VLM, session: Any, sample: Sample) -> Asked:
@@ -182,8 +183,8 @@ def _answers(vlm: VLM, prompts: Sequence[Asked], book: Codebook | None, own: int
     for first in range(0, len(prompts), BATCH):
         some = prompts[first : first + BATCH]
         rows = [part for one in some for part in _rows(one, book, own)]
-        read = StoredFeatures(split_features(vlm.adapter, rows))
-        found += generated(vlm.adapter, [one.prompt for one in some], hooks=[read], max_new_tokens=LENGTH)
+        with vlm.adapter.lock, StoredFeatures(split_features(vlm.adapter, rows)).run(vlm.adapter):
+            found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=LENGTH)
     return found
 
 

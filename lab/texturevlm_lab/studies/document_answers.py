@@ -11,24 +11,30 @@ All ways spend the same tokens.
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.request import Request
 from texturevlm.commands.arguments import counts
+from texturevlm.defaults import ALLOCATOR
 from texturevlm.pages import open_pages
-from texturevlm.pages.choose import fine_tokens
+from texturevlm.pages.choose import FINE_PIXELS
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
-from texturevlm.placement import TokenConfig
+from texturevlm.placement import Picture, Placement, TokenConfig
 from texturevlm.progress import Progress
+from texturevlm.relevance import Relevance
+from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
@@ -51,6 +57,7 @@ QUESTIONS = 25  # of a file
 LENGTH = 32  # tokens of an answer at most
 AT_ONCE = 4  # questions whose pages are held
 BASELINE = "1 page, together"
+PageOpener = Callable[[int], tuple[Picture, Relevance]]  # a page in fine pixels, with its relevance to a question
 
 
 @dataclass(frozen=True)
@@ -71,27 +78,35 @@ class Prompt:
     way: str
     pages: list[int]
     worth: float
-    request: Request
+    asked: Request
 
 
-def prompts_for(
-    vlm: VLM, text: str, pages: PagePictures, sights: Sequence[PageSight], how: TokenConfig
-) -> list[Prompt]:
+def prompts_for(vlm: VLM, text: str, sights: Sequence[PageSight], open_page: PageOpener, budget: int) -> list[Prompt]:
     """The prompts of a question, by how many pages are seen finely."""
-    found = []
+
+    def texture_and_relevance(index: int) -> tuple[Texture, Relevance]:
+        picture, relevance = open_page(index)
+        return picture.texture, relevance
+
+    items, found = [Item(partial(texture_and_relevance, index), sight.worth) for index, sight in enumerate(sights)], []
     for fine in FINE:
-        parts = fine_tokens(pages, sights, text, how, fine_pages=fine, device=vlm.device)
-        said = conversation_with(text, len(parts), vlm.adapter.marks, apart=True)
-        request = Request(said, [part.placement for part in parts], how.budget)
-        way, worth = f"{fine} page{'s' if fine > 1 else ''}, together", sum(part.worth for part in parts)
-        found.append(Prompt(way, [number for part in parts for number in part.numbers], worth, request))
+        placements = {}
+        for index, share in enumerate(spend(items, budget=budget, most=fine, patch=vlm.adapter.side)):
+            if share:
+                picture, relevance = open_page(index)
+                tokens = ALLOCATORS[ALLOCATOR](picture.texture, relevance, budget=share, patch=vlm.adapter.side)
+                placements[index] = Placement(picture, tokens, relevance)
+        said = conversation_with(text, len(placements), vlm.adapter.marks, apart=True)
+        way, worth = f"{fine} page{'s' if fine > 1 else ''}, together", sum(sights[index].worth for index in placements)
+        asked = Request(said, list(placements.values()), budget)
+        found.append(Prompt(way, [index + 1 for index in placements], worth, asked))
     return found
 
 
 def answered(vlm: VLM, prompts: Sequence[Prompt], right: Sequence[Sequence[str]]) -> list[Said]:
     """What the answers to the prompts are worth, all asked at once. right: the answers that count, per prompt"""
     options = {"do_sample": False, "max_new_tokens": LENGTH}
-    answers = vlm.generator.details([prompt.request for prompt in prompts], options, {})
+    answers = vlm.generator.details([one.asked for one in prompts], options, {})
     return [
         Said(one.pages, one.worth, anls(answer.text, true), mean(answer.logprobs), answer.unreadable or 0.0)
         for one, answer, true in zip(prompts, answers, right)
@@ -120,15 +135,22 @@ def _file(
     vlm: VLM, file: Sequence[Sample], pages: PagePictures, options: argparse.Namespace, end: float, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """A row per question and budget: what each way says. end: when nothing new begins"""
-    how = replace(vlm.config.tokens, relevance="scout")
+
+    how = TokenConfig(patch=vlm.adapter.side, turn=0.0)
+
+    def opened(question: str, index: int) -> tuple[Picture, Relevance]:
+        picture = pages.picture(index, FINE_PIXELS, how, vlm.device)
+        return picture, picture.memo.find(question, scorer="scout")
+
     texts = [sample.question for sample in file[: options.limit or QUESTIONS]]
     sights = scouted(pages, texts, how=how, device=vlm.device)
     for first in range(0, len(texts), AT_ONCE):
         if time.monotonic() > end:
             return
         some = range(first, min(first + AT_ONCE, len(texts)))
+        openers = {at: cache(partial(opened, texts[at])) for at in some}
         for budget in options.tokens:
-            prompts = {at: prompts_for(vlm, texts[at], pages, sights[at], replace(how, budget=budget)) for at in some}
+            prompts = {at: prompts_for(vlm, texts[at], sights[at], openers[at], budget) for at in some}
             asked = [(one, file[at].answers) for at, own in prompts.items() for one in own]
             said = iter(answered(vlm, *zip(*asked)))
             for at, own in prompts.items():

@@ -12,7 +12,7 @@ import argparse
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from texturevlm.pages.choose import page_tokens
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
 from texturevlm.placement import TokenConfig
+from texturevlm.relevance import find_scorer
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import paired_difference
@@ -37,6 +38,7 @@ from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_
 PAGES = 50
 DPI = 100  # of the bound pages, which are half of 200
 CPU = torch.device("cpu")
+HOW = TokenConfig(patch=PATCH, turn=0.0)
 OURS, BLIND = "the question's words", "question-blind"
 
 
@@ -71,14 +73,13 @@ def write_pdf(samples: Sequence[Sample], path: Path) -> None:
 
 def measure(file: Sequence[Sample], pages: PagePictures, tokens: int, traversed: int) -> list[Asked]:
     """The questions of one file."""
-    how = TokenConfig(tokens, relevance="scout")
-    sights = scouted(pages, ["", *(sample.question for sample in file)], how=how, device=CPU)
+    sights = scouted(pages, ["", *(sample.question for sample in file)], how=HOW, device=CPU)
     blind, found = sights[0], []
     for number, (sample, own) in enumerate(zip(file, sights[1:])):
         seen = {OURS: float(number in best(own)), BLIND: float(number in best(blind))}
         legible = None
         if number < traversed:
-            chosen = page_tokens(pages, own, sample.question, how, fine_pages=FINE_PAGES, device=CPU)
+            chosen = traversed_pages(pages, own, sample.question, tokens)
             seen["traversal"] = float(any(one.numbers == (number + 1,) for one in chosen))
             legible = ways(sample, number, chosen, own, tokens, len(file)) if sample.boxes else None
         found.append(Asked(sample.image.name, seen, legible))
@@ -88,6 +89,11 @@ def measure(file: Sequence[Sample], pages: PagePictures, tokens: int, traversed:
 def best(sights: Sequence[PageSight]) -> list[int]:
     """The FINE_PAGES pages of most worth."""
     return sorted(range(len(sights)), key=lambda index: -sights[index].worth)[:FINE_PAGES]
+
+
+def traversed_pages(pages: PagePictures, sights: Sequence[PageSight], question: str, tokens: int) -> list[PageTokens]:
+    how = replace(HOW, budget=tokens, relevance=find_scorer("documents", "scout", question))
+    return page_tokens(pages, sights, question, how, fine_pages=FINE_PAGES, device=CPU)
 
 
 def ways(

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask import VLM
+from texturevlm.placement import Placement
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.search import cracks
@@ -42,25 +42,28 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
     for way in WAYS:
         allocator, _, _ = way.partition(",")
         how: Any = {"budget": options.budget, "relevance": options.relevance, "allocator": allocator}
-        (placed,) = session.choose(sample.question, **how)
-        allocation, texture, maps = placed.given, placed.picture.original, placed.relevance_given
-        torn, holes = seams(allocation, maps)
+        (chosen,) = session.choose(sample.question, **how)
+        maps = chosen.relevance
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
-        parents, pixels = 0, None
-        if "merged" in way:
-            shares = child_shares(allocation, maps, model.adapter.merge)
-            parents, pixels = int((shares.flatten(2).sum(-1) > 0).sum()), merged_pixels(texture, allocation, shares)
-        score = anls(answer(model, sample.question, texture, allocation, pixels), sample.answers)
-        counts = {"tokens": placed.tokens, "merged": parents}
-        found[way] = {"anls": score, **counts, "cracks": torn, "holes": holes}
+        shares = child_shares(chosen.allocation, maps, model.adapter.merge) if "merged" in way else None
+        texture = chosen.picture.texture
+        pixels = None if shares is None else merged_pixels(texture, chosen.allocation, shares)
+        text = answer(model, sample.question, texture, replace(chosen, pixels=pixels))
+        tokens = int(chosen.allocation.valid.sum())
+        parents = 0 if shares is None else int((shares.flatten(2).sum(-1) > 0).sum())
+        torn, holes = seams(chosen.allocation, maps)
+        score = anls(text, sample.answers)
+        found[way] = {"anls": score, "tokens": tokens, "merged": parents, "cracks": torn, "holes": holes}
     return found
 
 
-def answer(model: VLM, question: str, texture: Texture, allocation: Allocation, pixels: Tensor | None) -> str:
-    """What the model says to chosen tokens. pixels: that they show in the place of their samples"""
+def answer(model: VLM, question: str, texture: Texture, chosen: Placement) -> str:
+    """What the model says to chosen tokens."""
     with torch.no_grad():
-        ids = model.adapter.generate(question, texture, allocation, pixels=pixels, do_sample=False, max_new_tokens=MOST)
+        ids = model.adapter.generate(
+            question, texture, chosen.allocation, pixels=chosen.pixels, do_sample=False, max_new_tokens=MOST
+        )
     return model.adapter.decode(ids)[0].strip()
 
 

@@ -86,17 +86,16 @@ def _answered(
 ) -> Found:
     """The questions about one page, by all settings."""
     model, found = _loaded(name, threads), Found()
-    adapter = model.adapter
+    adapter, session = model.adapter, model.prepare(samples[0].image)
     truth = [likeliest(one.answers) for one in samples]
     for setting in settings:
         allocator, finer = setting_of(setting)
-        session = model.prepare(samples[0].image)
         for budget in budgets:
             prompts = []
             for one in samples:
-                how: Any = {"budget": budget, "allocator": allocator, "finer": finer, "relevance": "scout", "turn": 0}
-                (placed,) = session.choose(one.question, looks=1, **how)
-                prompts.append(chosen_prompt(adapter, one.question, [placed.picture.texture], [placed.allocation]))
+                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0, "looks": 1}
+                (chosen,) = session.choose(one.question, **how, **({"finer": finer} if finer else {}))
+                prompts.append(chosen_prompt(adapter, one.question, [chosen.picture.texture], [chosen.allocation]))
             said = generated(adapter, prompts, max_new_tokens=MOST)
             likely = [mean(own) for own in log_likelihoods(adapter, prompts, truth)]
             scores = [anls(text, one.answers) for text, one in zip(said, samples)]

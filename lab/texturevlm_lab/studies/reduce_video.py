@@ -21,7 +21,8 @@ from PIL import Image, ImageDraw, ImageFont
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
-from texturevlm.video import open_video
+from texturevlm.cuda.graph import can_capture
+from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
@@ -90,9 +91,10 @@ class Clips:
         _, source, method = key
         prompts = self._prompts(source, 2 * BUDGET if method else BUDGET)
         answers = [answer for *_, answer in self.films]
-        hooks = hooks_of("reduce_video", {"reduce": method, "keep": BUDGET} if method else {})
-        said = generated(self.model.adapter, prompts, hooks=hooks, decode=decode, max_new_tokens=NEW_TOKENS)
-        likely = log_likelihoods(self.model.adapter, prompts, answers, hooks=hooks)
+        adapter = self.model.adapter
+        hooks = hooks_of("reduce_video", {"reduce": method, "keep": BUDGET}) if method else ()
+        said = generated(adapter, prompts, hooks=hooks, decode=decode, max_new_tokens=NEW_TOKENS)
+        likely = log_likelihoods(adapter, prompts, answers, hooks=hooks)
         return [
             {"key": key, "seed": seed, "score": anls(text, [answer]), "likelihood": mean(one), "tokens": given.tokens}
             for seed, (text, answer, one, given) in enumerate(zip(said, answers, likely, prompts))
@@ -109,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model, count = load_vlm(options.model, device=options.device, relevance=options.relevance), options.limit
     known = {"model": str(options.model), "weights": weights_digest(model.model), "device": model.device.type}
     known |= {"relevance": options.relevance, "clips": count}
-    decode = CapturedDecode(model.adapter) if model.adapter.captured and model.device.type == "cuda" else None
+    decode = CapturedDecode(model.adapter) if model.adapter.captured and can_capture(model.device) else None
     clips = {kind: Clips(model, kind, count) for kind in KINDS}
 
     def work(left: Sequence[Key]) -> Iterator[list[dict[str, Any]]]:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement import prepare as prepare_picture
+from texturevlm.placement.placement import question_chance
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
@@ -209,8 +212,9 @@ def test_only_a_calibrated_scorer_judges_which_image_is_meant(texture, read):
     confident = Corner()
     confident.calibrated, confident.score = True, lambda prepared, question, maps: (maps.ink * 1e-6, maps)
     for scorer, chance in ((Corner(), 1.0), (confident, 0.1), (AttentionScorer(torch.ones(1, 2, 2)), 1.0)):
-        prepared = prepare(texture, scorer, patch=8)
-        assert question_chance(prepared, "where?", prepared.find("where?")) == pytest.approx(chance)
+        picture = prepare_picture(texture, TokenConfig(patch=8, turn=0.0))
+        found = picture.memo.find("where?", scorer=scorer)
+        assert question_chance(picture, "where?", found) == pytest.approx(chance)
 
 
 def test_the_scout_takes_the_question_and_ocr_runs_by_name_alone(texture, monkeypatch):
