@@ -5,7 +5,6 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm_lab.attention import AttentionOptions
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.options import AttentionOptions
 from texturevlm_lab.bench.attention import AttentionCase

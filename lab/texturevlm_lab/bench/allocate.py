@@ -79,9 +79,8 @@ def _on_gpu(report: Report) -> None:
     ]
 
 
-def _chooser(allocator: str, **options: Any) -> CompiledChooser:
-    how = TokenConfig(BUDGET, allocator, relevance="none", patch=PATCH, options=options)
-    return CompiledChooser(how, MOST_GRAPHS)
+def _chooser(allocator: str, *, graphs: int = MOST_GRAPHS, **options: Any) -> CompiledChooser:
+    return CompiledChooser(TokenConfig(BUDGET, allocator, "none", patch=PATCH, options=options), graphs)
 
 
 def _captured(report: Report, work: str, chooser: CompiledChooser, image: Tensor, bar: float | None = None) -> float:

@@ -1,8 +1,8 @@
 """Choices that can be learned: a relaxed top-K and a relaxed cut of a hierarchy, and draws with known probabilities.
 
-A cut replaces nodes by their children, from the roots down, where the gain is greatest (allocate/forest.py). Relaxed, a
-node is split with the chance sigmoid((gain − threshold) / temperature). A node is part of the cut if all nodes above it
-are split and it is not. The threshold is where the expected number of tokens is the budget.
+A cut replaces nodes by their children, from the roots down, where the gain is greatest (allocate/quadtree.py).
+Relaxed, a node is split with the chance sigmoid((gain − threshold) / temperature). A node is part of the cut if all
+nodes above it are split and it is not. The threshold is where the expected number of tokens is the budget.
 """
 
 from __future__ import annotations
