@@ -9,7 +9,8 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
-from texturevlm.placement.finer import Finer
+from texturevlm.placement import Finer, TokenConfig
+from texturevlm.video import clip
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION
@@ -179,23 +180,22 @@ def test_levels_and_coordinates_are_those_asked_for(asked):
 
 def test_the_second_look_at_a_video_goes_where_the_first_is_not_legible(asked, monkeypatch):
     """What the first look made legible gets no second token, and what the model attended to gets more."""
-    from texturevlm.video import clip
-
+    how = TokenConfig(relevance="none")
     frames = torch.zeros(2, 3, 256, 256)
     frames[:, :, :, :128] = (models.noise(256, 128) > 0.5).float()  # fine print on the left; nothing on the right
     moments = [clip.Moment.of([(frames[0] * 255).byte(), (frames[1] * 255).byte()], 0.0, 2)]
-    (first,) = clip.choose_clip(moments, budget=8, patch=32, relevance="none")
+    (first,) = clip.choose_clip(moments, "", how.given(budget=8))
     found = {}
     for corner in (0, 192):
         attention = torch.zeros(1, 64, 64)
         attention[:, corner // 4 : corner // 4 + 16, :16] = 1 / 256
         seen = {0.0: clip.MomentEvidence(first.allocation, attention)}
-        (again,) = clip.choose_clip(moments, budget=12, patch=32, relevance="none", seen=seen)
+        (again,) = clip.choose_clip(moments, "", how.given(budget=12), seen=seen)
         scale = clip.delivered_scale(again.allocation, (8, 8))[0]
         found[corner] = float(scale[corner // 32, 0])
         other = float(scale[(192 - corner) // 32, 0])
         assert found[corner] <= other and float(again.allocation.centre[0, again.allocation.valid[0], 0].max()) < 192
     plain = [clip.Moment.of([torch.full((3, 256, 256), 99, dtype=torch.uint8)], 0.0, 2)]
-    (first,) = clip.choose_clip(plain, budget=64, patch=32, relevance="none")
+    (first,) = clip.choose_clip(plain, "", how.given(budget=64))
     legible = {0.0: clip.MomentEvidence(first.allocation, torch.full((1, 8, 8), 1 / 64))}
-    assert clip.choose_clip(plain, budget=12, patch=32, relevance="none", seen=legible) == []
+    assert clip.choose_clip(plain, "", how.given(budget=12), seen=legible) == []

@@ -57,5 +57,6 @@ def test_videos_are_turned_upright():
     lying = frames.rot90(-1, (2, 3)).contiguous()
     turned = asked.ask(lying, QUESTION, fps=2, turn=90, max_new_tokens=3, return_details=True)
     assert (turned.text, turned.logprobs) == (upright.text, upright.logprobs)
-    assert turned.placements[0].given.size == (64, 96)
+    assert turned.placements[0].given.size == (96, 64)  # of the frames as they were given
+    assert turned.placements[0].allocation.size == (64, 96)
     assert asked.ask(lying, QUESTION, fps=2, max_new_tokens=3, return_details=True).logprobs != upright.logprobs

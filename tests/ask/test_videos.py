@@ -103,9 +103,10 @@ def test_one_frame_equals_the_image_as_a_video(qwen):
     vlm = models.asked(qwen, budget=15)
     frames = film()[:1].repeat(4, 0)
     session = vlm.prepare(frames, fps=2)
-    (one,) = session.placements(QUESTION, vlm.config_for())
+    session.placements(QUESTION, vlm.config_for())
+    (one,) = session.shown
     (image,) = vlm.prepare(frames[0]).choose(QUESTION, relevance="scout")
-    assert torch.equal(one.allocation.boxes, image.allocation.boxes)
+    assert torch.equal(one.allocation.boxes, image.given.boxes)
     view = moment_view(one.pixels, one.allocation, levels="joint", number=0, seconds=0.0, fps=2.0)
     assert torch.equal(view.pixels[:, 0], view.pixels[:, 1])
 

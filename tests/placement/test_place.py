@@ -193,11 +193,15 @@ def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
 
 
 def test_what_a_scorer_needs_is_said(texture):
-    with pytest.raises(ValueError, match=r"'attention' needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"):
+    with pytest.raises(
+        ValueError, match=r"got 'attention', which needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"
+    ):
         choose_tokens(texture, relevance="attention")
-    with pytest.raises(ValueError, match=r"needs models: write embedding:MODEL,PCA, or give rel"):
+    with pytest.raises(ValueError, match=r"got 'embedding' without its models: write embedding:MODEL,PCA"):
         choose_tokens(texture, "a dog", relevance="embedding")
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, channels, embedding"):
+    with pytest.raises(
+        ValueError, match="relevance must be one of auto, words, scout, prior, channels, none, got 'magic'"
+    ):
         choose_tokens(texture, relevance="magic")
     with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
         choose_tokens(texture, relevance=AttentionScorer(torch.ones(2, 3, 3)))
@@ -268,10 +272,10 @@ def test_a_list_of_textures_gives_a_list_of_allocations():
 
 def test_images_share_one_budget_and_a_blank_one_needs_little():
     busy, blank = torch.rand(3, 320, 320), torch.ones(3, 320, 320)
-    first, second = choose_tokens([Texture.open(busy), Texture.open(blank)], budget=24, relevance="none", share=True)
+    first, second = choose_tokens([Texture.open(busy), Texture.open(blank)], budget=72, relevance="none", share=True)
     used = [int(one.valid.sum()) for one in (first, second)]
-    assert sum(used) <= 24 and used[0] > 2 * used[1] >= 2
-    batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=24, relevance="none", share=True)
+    assert sum(used) <= 72 and used[0] > 2 * used[1] >= 2
+    batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=72, relevance="none", share=True)
     assert batch.batch == 2 and batch.valid.sum(1).tolist() == used
     assert torch.equal(batch.centre[0, : used[0]], first.centre[0, : used[0]])
 

@@ -137,11 +137,13 @@ def prepare(
     plain = original.pages is None and original.names == COLOURS
     grows = plain and how.finer.most > 1 and prod(original.size) <= SMALL
     key = how.turn, TIMES if grows else 1, how.patch
-    if key not in findings.pictures:
-        while len(findings.pictures) > 1:
-            del findings.pictures[next(iter(findings.pictures))]
-        findings.pictures[key] = _picture(original, findings, *key)
-    return findings.pictures[key]
+    found = findings.pictures.get(key)
+    if found is None:
+        found = _picture(original, findings, *key)
+        for oldest in list(findings.pictures)[:-1]:  # another thread may be here, too
+            findings.pictures.pop(oldest, None)
+        findings.pictures[key] = found
+    return found
 
 
 def _picture(original: Texture, findings: Findings, turn: float | str, times: int, patch: int) -> Picture:
