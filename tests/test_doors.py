@@ -17,7 +17,7 @@ import texturevlm as tv
 from texturevlm.ask.pretrained import SHIPPED
 from texturevlm.cli import main
 from texturevlm.pages import choose_pages
-from texturevlm.placement import Finer, TokenConfig, choose_tokens, place, prepare
+from texturevlm.placement import TokenConfig, choose_tokens, place
 from texturevlm.types import Allocation
 
 pytest.importorskip("transformers")

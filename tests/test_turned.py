@@ -20,8 +20,8 @@ from texturevlm.frame import (
     upright_frame,
     upright_size,
 )
-from texturevlm.ops.line_angles import line_angles
 from texturevlm.relevance import orientation
+from texturevlm.relevance.orientation import line_angles
 
 SIZE = (96, 160)
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tests.sources import kernels
-from texturevlm.cuda import launch as launching
+from texturevlm.cuda import kernel as launching
 from texturevlm.cuda.compiler import INCLUDE, PACKAGE_FOLDER, read_source
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ OPTIONS = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off", "
 
 
 class Emulator:
-    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.launch.launch.
+    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.kernel.launch.
 
     folder:    where compiled sources are kept
     mutations: (source or header, text, replacement), to see whether an error is found

@@ -14,8 +14,8 @@ from texturevlm.allocate.allocator import allocator, each_image
 from texturevlm.allocate.cells import Array, Cells, cells_of, places_in, runs_of
 from texturevlm.allocate.footprints import Boxes, allocation_of_tokens
 from texturevlm.ops import backend as backends
-from texturevlm.ops.legibility import UNIT
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import UNIT
 from texturevlm.types import Allocation, Texture
 
 WORTH_IT = 0.05  # of the mass must a second layer add; below that, one scale for everything

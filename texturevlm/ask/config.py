@@ -15,7 +15,7 @@ from texturevlm.channels.pretrained import Checkpoint
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 from texturevlm.placement import TokenConfig
-from texturevlm.relevance.named import check_relevance
+from texturevlm.relevance import check_relevance
 from texturevlm.vlm import FAMILIES, ModelHook
 from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
 

@@ -18,8 +18,9 @@ from texturevlm.channels.structure import centre_surround
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import backend as backends
+from texturevlm.ops import mipmap
 from texturevlm.ops.distance import distance_field
-from texturevlm.ops.mip import level_extents, mipmap
+from texturevlm.ops.mip import level_extents
 from texturevlm.ops.segment import region_statistics, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture, check_texture
 

@@ -17,10 +17,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REACH, LOW_PASS_REACH
+from texturevlm.channels.structure import (
+    COARSE_LEVEL,
+    COARSER_LEVEL,
+    EDGES_REACH,
+    LOW_PASS_REACH,
+    SALIENCY_LEVELS,
+    SALIENCY_REACH,
+)
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.cuda.launch import launch
+from texturevlm.cuda.kernel import launch
 from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
 from texturevlm.ops.distance import distance_within_cuda
 from texturevlm.ops.mip import level_extents

@@ -24,10 +24,9 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.placement import choose, choose_tokens
 from texturevlm.placement.captured import no_graph_because
-from texturevlm.relevance import Scorer, declares, find_scorer, reads_question
-from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.prepared import BALANCE, image_maps
+from texturevlm.relevance import ImageMaps, Scorer, declares, find_scorer, image_maps, reads_question
+from texturevlm.relevance.maps import find_balance
+from texturevlm.relevance.prepared import BALANCE
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text.strings import terms

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda.launch import THREADS, launch
+from texturevlm.cuda.kernel import THREADS, launch
 from texturevlm.cuda.struct import Layout, constants
 
 MOST_CELLS, MOST_TOKENS, KEYS = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS")

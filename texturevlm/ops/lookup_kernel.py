@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.cuda.launch import THREADS, launch, scalar_bits
+from texturevlm.cuda.kernel import THREADS, launch, scalar_bits
 from texturevlm.cuda.struct import Layout
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, lattice, probes, widened

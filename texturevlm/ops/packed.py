@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.kernel import device_constant
 from texturevlm.cuda.struct import Layout, constants
 
 _PYRAMID, _MARKS = Layout("probe.cuh", "Pyramid"), Layout("marks.cuh", "Marks")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda.launch import THREADS, launch
+from texturevlm.cuda.kernel import THREADS, launch
 from texturevlm.cuda.struct import Layout
 from texturevlm.ops import backend as backends
 

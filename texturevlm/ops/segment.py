@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes
-from texturevlm.cuda.launch import WARP, launch
+from texturevlm.cuda.kernel import WARP, launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
 

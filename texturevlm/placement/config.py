@@ -12,7 +12,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.frame import AUTO, check_turn
 from texturevlm.placement.finer import Finer
 from texturevlm.relevance import Balance, Scorer, check_relevance
-from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance.maps import find_balance
 from texturevlm.relevance.prepared import BALANCE
 from texturevlm.types import Allocation
 

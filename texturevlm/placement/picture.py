@@ -19,8 +19,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.sources import open_image
 from texturevlm.relevance import Prepared, find_scorer
-from texturevlm.relevance.orientation import find_turn_and_read
-from texturevlm.relevance.text_regions import find_regions
+from texturevlm.relevance.orientation import find_regions, find_turn_and_read
 from texturevlm.scout import Spots
 from texturevlm.types import COLOURS, Texture
 

@@ -63,7 +63,9 @@ def _each(
     if how.turn != 0 or how.finer.most > 1:  # in an upright picture of each, perhaps enlarged
         check_texture("choose_tokens", texture)
         if made is not None:
-            raise TypeError(f"choose_tokens: relevance must be a scorer or its name with turn or finer, got {made!r:.40}")
+            raise TypeError(
+                f"choose_tokens: relevance must be a scorer or its name with turn or finer, got {made!r:.40}"
+            )
         parts = [prepare(own, how) for own in texture.split()]
         return as_batch(
             [place_together([own], question, how, first=number)[0].given for number, own in enumerate(parts)]

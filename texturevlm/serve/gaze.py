@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.relevance import Relevance
-from texturevlm.relevance.channel_form import PRIOR
+from texturevlm.relevance.channel_logits import PRIOR
 from texturevlm.relevance.maps import normalised
 from texturevlm.serve.limits import ApiError
 

@@ -19,8 +19,7 @@ from texturevlm.pages.scouting import evidence_on, page_worth
 from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import pixel_box, rebuild
 from texturevlm.relevance.ocr import read_page
-from texturevlm.scout import encode, load_scout
-from texturevlm.scout.spotter import Spots
+from texturevlm.scout import Spots, encode, load_scout
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError

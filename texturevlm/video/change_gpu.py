@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.launch import launch
+from texturevlm.cuda.kernel import launch
 from texturevlm.cuda.struct import Layout, address, constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.packed import Marks

@@ -23,8 +23,8 @@ from torch.nn import functional
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.cuda.graph import Replay
-from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import legibility
 from texturevlm.sampling import sample
 from texturevlm.types import COLUMNS, Allocation, Texture
 

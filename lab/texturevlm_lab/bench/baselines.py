@@ -17,10 +17,9 @@ from torch import Tensor
 from texturevlm.channels import structure
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import Footprints
-from texturevlm.ops.legibility import legibility
 from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
-from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.salience import cell_maps
+from texturevlm.relevance.information import cell_maps
+from texturevlm.relevance.maps import cell_level, legibility
 from texturevlm.types import Texture
 from texturevlm_lab.allocators.cascade import plans_for
 from texturevlm_lab.allocators.select import select

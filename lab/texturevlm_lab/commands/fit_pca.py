@@ -21,7 +21,7 @@ def _fit_pca(options: argparse.Namespace) -> int:
     device = arguments.device_of(options)
 
     from texturevlm.channels.embedding import DenseEncoder
-    from texturevlm.channels.pca import fit_pca
+    from texturevlm_lab.train.pca import fit_pca
 
     with arguments.announced(f"loading {options.model}"):
         encoder = DenseEncoder.load(options.model, device=device)

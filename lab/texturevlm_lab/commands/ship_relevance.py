@@ -29,15 +29,15 @@ def _ship(suffix: str, save: Save, options: argparse.Namespace) -> int:
 
 
 def _channels(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.channel_form import load_form, save_form
+    from texturevlm.relevance.channel_logits import load_form, save_form
 
     save_form(load_form(weights), out)
     return f"{out.stat().st_size / 1e3:.1f} kB"
 
 
 def _balance(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.balances import save_balances
-    from texturevlm.scout.weights import load_module
+    from texturevlm.relevance.maps import save_balances
+    from texturevlm.scout.scout import load_module
     from texturevlm_lab.train.balance_task import TRAINED, Balances
 
     learned = load_module(Balances(TRAINED), weights).requires_grad_(False)

@@ -16,9 +16,8 @@ def add_ship_scout(commands: arguments.Commands) -> None:
 
 
 def _ship_scout(options: argparse.Namespace) -> int:
-    from texturevlm.scout.scout import shipped_parts
+    from texturevlm.scout.scout import load_module, load_ranker, read_weights, save_modules, shipped_parts
     from texturevlm.scout.spotter import Spotter
-    from texturevlm.scout.weights import load_module, load_ranker, read_weights, save_modules
 
     arguments.check_out(options.out, ".npz")
     spotter = load_module(Spotter(), options.spotter) if options.spotter else shipped_parts()[0]

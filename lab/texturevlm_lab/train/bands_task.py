@@ -21,7 +21,6 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
-from texturevlm.ops.pyramid import laplacian_pyramid
 from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.types import Texture
@@ -31,6 +30,7 @@ from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table
 from texturevlm_lab.train.held_images import TOGETHER, held_images
+from texturevlm_lab.train.laplacian import laplacian_pyramid
 
 BANDS = 4  # the last one is what is left: the coarse picture
 RIDGE = 1e-2  # of the mean variance of a feature, in the decoders that are compared
