@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.relevance import Relevance
-from texturevlm.relevance.maps import normalised
+from texturevlm.relevance import Relevance, normalised
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import Checkpoint
+from texturevlm.channels import Checkpoint
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 from texturevlm.placement import TokenConfig

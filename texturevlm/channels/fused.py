@@ -26,12 +26,16 @@ from texturevlm.channels.structure import (
     SALIENCY_REACH,
 )
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.cuda.kernel import launch
-from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
-from texturevlm.ops.distance import distance_within_cuda
-from texturevlm.ops.mip import level_extents
-from texturevlm.ops.packed import Marks, pack_marks
-from texturevlm.ops.segment import region_sums_cuda, seed_grid, superpixels
+from texturevlm.cuda import HOLE, Layout, address, constants, launch, template
+from texturevlm.ops import (
+    Marks,
+    distance_within_cuda,
+    level_extents,
+    pack_marks,
+    region_sums_cuda,
+    seed_grid,
+    superpixels,
+)
 from texturevlm.types import COLOURS, Texture
 
 REGIONS = 50

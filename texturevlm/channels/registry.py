@@ -23,7 +23,7 @@ from texturevlm.channels.structure import (
     saliency,
 )
 from texturevlm.channels.text import TEXT_REACH, TEXT_SCALES
-from texturevlm.ops.segment import boundaries
+from texturevlm.ops import boundaries
 
 EDGE_DISTANCE_LIMIT = 64  # pixels: distances are clamped to it, which also limits the reach of a pixel
 EVERYWHERE = None

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_floating, check_shapes
-from texturevlm.ops import mipmap
-from texturevlm.ops.mip import check_pyramid
+from texturevlm.ops import check_pyramid, mipmap
 from texturevlm.types import COLOURS, Texture
 
 LUMA = (0.299, 0.587, 0.114)

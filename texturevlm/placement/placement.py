@@ -22,8 +22,7 @@ from texturevlm.check import check_count
 from texturevlm.frame import Frame, following
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.picture import Picture, prepare
-from texturevlm.relevance import AttentionScorer, Relevance, Scorer, declares, find_scorer
-from texturevlm.relevance.maps import legibility, normalised
+from texturevlm.relevance import AttentionScorer, Relevance, Scorer, declares, find_scorer, legibility, normalised
 from texturevlm.scout import Question
 from texturevlm.types import COLUMNS, Allocation, Texture
 

@@ -27,13 +27,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from texturevlm.channels import CHANNELS, build
-from texturevlm.cuda.kernel import THREADS, WARP, device_constant, launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import THREADS, WARP, Layout, constants, device_constant, launch
 from texturevlm.ops import backend as backends
-from texturevlm.ops import lookup
-from texturevlm.ops.mip import level_extents
+from texturevlm.ops import level_extents, lookup
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.scout.scout import read_weights
+from texturevlm.scout import read_weights
 from texturevlm.types import COLOURS, Texture
 
 REGION_KEY = "cluster_id"  # labels: they say which cells belong together, and have no weight of their own

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
-from texturevlm.cuda.graph import can_capture
+from texturevlm.cuda import can_capture
 from texturevlm.frame import Frame
 from texturevlm.relevance.channel_logits import (
     IMAGE_KINDS,
@@ -32,7 +32,7 @@ from texturevlm.relevance.channel_logits import (
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.scorers import nothing_asked, on_cells
 from texturevlm.scout import Question, load_scout
-from texturevlm.text.strings import terms
+from texturevlm.text import terms
 from texturevlm.types import Texture
 
 QUESTION_TERM = "question"  # the name of the question's term

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from texturevlm.relevance.ocr import Page
-from texturevlm.text.strings import ASKED, KINDS, STOP, asked_kinds, kinds, plain, terms, word_similarity
+from texturevlm.text import ASKED, KINDS, STOP, asked_kinds, kinds, plain, terms, word_similarity
 
 WORD_MARGIN = 0.25  # of a line's height, added on each side of a word: OCR's boxes are inexact
 SHAPE_FEATURES = (

@@ -17,11 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.fused import coarse_layers, text_layer
-from texturevlm.channels.structure import box_mean, centre_prior, colour_levels, grey_levels, highest, saliency
-from texturevlm.channels.text import text_map
-from texturevlm.cuda.kernel import launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.channels import (
+    box_mean,
+    centre_prior,
+    coarse_layers,
+    colour_levels,
+    grey_levels,
+    highest,
+    saliency,
+    text_layer,
+    text_map,
+)
+from texturevlm.cuda import Layout, constants, launch
 from texturevlm.ops import backend as backends
 from texturevlm.ops import mipmap
 from texturevlm.relevance.maps import ImageMaps, normalised

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_floating, check_shapes, check_size
-from texturevlm.ops.mip import level_extents
+from texturevlm.ops import level_extents
 from texturevlm.relevance.named import declares, reads_question
 
 MOST_CELLS_ALONG = 288  # along the longer side

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.structure import colour_levels, luma
+from texturevlm.channels import colour_levels, luma
 from texturevlm.check import check_floating, check_shapes
 from texturevlm.frame import QUARTER, TextRegion, upright_frame
-from texturevlm.scout import Scout, Spots, load_scout
-from texturevlm.scout.question import letter_codes, letter_features
-from texturevlm.text.strings import load_commonness
+from texturevlm.scout import Scout, Spots, letter_codes, letter_features, load_scout
+from texturevlm.text import load_commonness
 from texturevlm.types import Texture
 
 WINDOW = 128  # pixels: two to ten lines of text, where an A4 page is 768 pixels long

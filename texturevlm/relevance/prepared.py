@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda.graph import can_capture
+from texturevlm.cuda import can_capture
 from texturevlm.defaults import PATCH, RELEVANCE
 from texturevlm.relevance.information import cell_maps
 from texturevlm.relevance.maps import Balance, ImageMaps, Relevance, cell_level, find_balance, normalised

@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels import DenseEncoder, Projection
-from texturevlm.channels.embedding import embed
-from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels import EMBEDDING_LAYERS, DenseEncoder, Projection, embed
 from texturevlm.frame import Frame
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.named import EMBEDDING_PREFIX, SCORERS, check_relevance, embedding_parts
 from texturevlm.relevance.words import question_text
 from texturevlm.scout import Question, Scout, Spots, encode, load_scout
-from texturevlm.text.strings import terms
+from texturevlm.text import terms
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.cuda.kernel import THREADS, launch, scalar_bits
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import THREADS, Layout, constants, launch, scalar_bits
 from texturevlm.ops import backend
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker

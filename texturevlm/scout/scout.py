@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.channels.pretrained import optional
-from texturevlm.channels.structure import colour_levels, luma
+from texturevlm.channels import colour_levels, luma, optional
 from texturevlm.scout.fused import Fused
 from texturevlm.scout.question import Question, encode
 from texturevlm.scout.ranker import Ranker

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.scout.question import LETTER_FEATURES, letter_features
-from texturevlm.text.strings import KINDS
+from texturevlm.text import KINDS
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from texturevlm.relevance import Relevance
-from texturevlm.relevance.channel_logits import PRIOR
-from texturevlm.relevance.maps import normalised
+from texturevlm.relevance import PRIOR, Relevance, normalised
 from texturevlm.serve.limits import ApiError
 
 Point = tuple[float, float, float]  # x and y in pixels, and how long the eye rested there

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
-from texturevlm.ops.mip import level_extents
+from texturevlm.ops import level_extents
 from texturevlm.pages.pictures import PagePictures, Sight
 from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import median_grey

@@ -18,7 +18,7 @@ from torch import Tensor
 from texturevlm.pages.scouting import evidence_on, page_worth
 from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import pixel_box, rebuild
-from texturevlm.relevance.ocr import read_page
+from texturevlm.relevance import read_page
 from texturevlm.scout import Spots, encode, load_scout
 from texturevlm.serve.images import opened, state_of
 from texturevlm.serve.lanes import Stop
@@ -26,7 +26,7 @@ from texturevlm.serve.limits import ApiError
 from texturevlm.serve.pictures import read_pages
 from texturevlm.serve.plans import PlanRequest, chosen
 from texturevlm.serve.uploads import Document
-from texturevlm.text.edits import similarity
+from texturevlm.text import similarity
 
 router = APIRouter()
 SMALLEST_BOX = 4  # pixels along a side

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.ops import mipmap, sample_patches
-from texturevlm.ops.paged import BYTE, PagedLevels
+from texturevlm.ops import BYTE, PagedLevels, mipmap, sample_patches
 from texturevlm.virtual.mips import Counters, MipPages
 from texturevlm.virtual.pool import PagePool
 from texturevlm.virtual.source import PageKey, PageSource
