@@ -119,9 +119,13 @@ def doors(plain: Any, image: Image.Image, tmp_path: Path, patch: pytest.MonkeyPa
         "attach": lambda: by_processor(plain, image, patch, **options()),
         "allocate": lambda: by_command(image, tmp_path, **options()),
         "clip": lambda: by_ask(plain, [np.asarray(image)], fps=1.0, **options()),
-        "document": lambda: numbers(*[page.placement.given for page in choose_pages([texture], QUESTION, how=EXPLICIT)]),
+        "document": lambda: numbers(
+            *[page.placement.given for page in choose_pages([texture], QUESTION, how=EXPLICIT)]
+        ),
         "compile": lambda: numbers(
-            tv.compile(texture.size, 64, "quadtree", relevance="scout", device="cpu")(texture.levels[0], QUESTION).allocation
+            tv.compile(texture.size, 64, "quadtree", relevance="scout", device="cpu")(
+                texture.levels[0], QUESTION
+            ).allocation
         ),
     }
 

@@ -79,7 +79,7 @@ def plugin(monkeypatch):
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "texturevlm_lab.evaluate.lmms_model", raising=False)
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "lab" / "pyproject.toml").read_text())
     module, function = project["project"]["entry-points"]["lmms_eval.models"]["texturevlm"].split(":")
     manifest = getattr(import_module(module), function)()
     assert manifest.model_id == "texturevlm" and manifest.simple_class_path is None
@@ -137,8 +137,8 @@ def test_tokens_are_chosen_by_the_question_alone(loaded, monkeypatch):
     from texturevlm.ask.session import ImageSession
 
     asked = []
-    real = ImageSession.chosen
-    monkeypatch.setattr(ImageSession, "chosen", lambda self, text, how: asked.append(text) or real(self, text, how))
+    real = ImageSession.placements
+    monkeypatch.setattr(ImageSession, "placements", lambda self, text, how: asked.append(text) or real(self, text, how))
     loaded.generate_until([request(0)])
     assert asked == ["What is word 0?"]
     alone = import_module("texturevlm_lab.evaluate.lmms_model").question_alone

@@ -6,7 +6,7 @@ import pytest
 
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm.cli import main
-from texturevlm.pages import HierarchicalResourceAllocator
+from texturevlm.pages import SharedBudget
 from texturevlm.pages.resources import BoundPages
 from texturevlm.types import Allocation
 
@@ -23,14 +23,14 @@ def sources():
 
 @pytest.mark.parametrize("word, unit", [(0, (0, 1)), (2, (1, 2)), (5, (2, 2))])
 def test_the_unit_that_the_question_is_about_wins(sources, word, unit):
-    allocator = HierarchicalResourceAllocator(budget=48, fine_pages=2, relevance="scout")
+    allocator = SharedBudget(budget=48, fine_pages=2, relevance="scout")
     found = allocator.spend(sources, f"Where is the {WORDS[word]}?")
     assert max(found, key=lambda one: one.tokens.worth).units == (unit,)
     assert sum(one.tokens.tokens for one in found) <= 48 and len(found) <= 2
 
 
 def test_the_sheet_shows_the_other_units(sources):
-    *fine, sheet = HierarchicalResourceAllocator(budget=90, fine_pages=1, relevance="scout").spend(sources, "zeppelin")
+    *fine, sheet = SharedBudget(budget=90, fine_pages=1, relevance="scout").spend(sources, "zeppelin")
     assert [one.units for one in fine] == [((1, 2),)]
     assert sheet.units == ((0, 1), (1, 1), (1, 3), (2, 1), (2, 2))
 
@@ -49,7 +49,7 @@ def test_units_are_numbered_source_by_source():
         ([], TypeError, "sources must be a list of at least one source"),
         ("report.pdf", TypeError, "sources must be a list of at least one source, got 'report.pdf'"),
         ([[]], ValueError, "document must have at least one page, got an empty list"),
-        ([b"%PDF-1.4 nothing"], ValueError, "HierarchicalResourceAllocator: .*"),
+        ([b"%PDF-1.4 nothing"], ValueError, "SharedBudget: .*"),
         ([["x.png"] * 600, ["y.png"] * 600], ValueError, "at most 1000 units together, got 1200"),
         ([["x.png"] * 1001], ValueError, "document must have at most 1000 pages, got a list of 1001"),
         ([pdf_of(papers(0)), "x.png"], FileNotFoundError, "no such file: x.png"),
@@ -60,7 +60,7 @@ def test_units_are_numbered_source_by_source():
 def test_what_is_refused_before_anything_is_read(given, error, message, monkeypatch):
     monkeypatch.setattr("texturevlm.pages.choose.scouted", None)
     with pytest.raises(error, match=message):
-        HierarchicalResourceAllocator().spend(given, "what?")
+        SharedBudget().spend(given, "what?")
 
 
 def test_the_command_spends_one_budget_on_images_and_pages(tmp_path, capsys):
@@ -76,7 +76,10 @@ def test_the_command_spends_one_budget_on_images_and_pages(tmp_path, capsys):
     assert main([*given, "--fine-pages", "1"]) == 0
     first, sheet = json.loads(capsys.readouterr().out)
     assert first["pages"] == [{"file": str(tmp_path / "report.pdf"), "page": 2}] and len(sheet["pages"]) == 2
-    refused = {"--turn 90": "--turn must be 0", "--regions sam": "--regions takes images"}
+    assert main([*given, "--turn", "90", "--balance", "learned"]) == 0
+    sizes = [one["allocation"]["size"] for one in json.loads(capsys.readouterr().out)]
+    assert all(height < width for height, width in sizes), "footprints lie in the pages as they were given"
+    refused = {"--regions sam": "--regions takes images"}
     for more, wanted in {**refused, "--fine-pages 21": "--fine-pages must be between 1 and 20"}.items():
         assert main([*given, *more.split()]) == 2
         assert wanted in capsys.readouterr().err

@@ -8,7 +8,7 @@ from PIL import Image
 from tests.conftest import worst
 from texturevlm.commands.arguments import Parser
 from texturevlm.paths import image_paths
-from texturevlm_lab.commands.fit_pca import add_fit_pca
+from texturevlm_lab.commands.weights import add_weights
 from texturevlm_lab.train.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 
 
@@ -144,7 +144,7 @@ def test_on_the_gpu():
 
 def run(*arguments):
     parser = Parser()
-    add_fit_pca(parser.add_subparsers(dest="command"))
+    add_weights(parser.add_subparsers(dest="command"))
     options = parser.parse_args(["fit-pca", *map(str, arguments)])
     return options.run(options)
 

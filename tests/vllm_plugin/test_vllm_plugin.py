@@ -207,3 +207,24 @@ def test_a_server_that_would_answer_wrongly_does_not_start(loaded):
     server.mm.is_multimodal_pruning_enabled = lambda: True
     with pytest.raises(ValueError, match="video_pruning_rate must be 0"):
         loaded(vllm_config=server.given)
+
+
+def test_the_checkpoint_says_what_a_request_does_not(loaded, tmp_path):
+    """Its texturevlm.json comes before the package's defaults, and its `finer` holds; a request comes before both."""
+    from texturevlm.ask.processor import TextureProcessor
+
+    server = served(loaded)
+    own = {"budget": 7, "allocator": "crops", "relevance": "prior", "turn": 90}
+    TextureProcessor(server.hf, server.network.config, **own).save_pretrained(tmp_path)
+    server.network.config.save_pretrained(tmp_path)
+    server = served(loaded, name_or_path=str(tmp_path), texturevlm={"finer": 2})
+    found = server.processor._chosen(IMAGES, {})
+    chosen = TextureProcessor(server.hf, server.network.config, **own)
+    wanted = chosen(images=IMAGES[:1], text=chosen.image_token)
+    assert found["image_grid_thw"].tolist() == [[1, 2, 14]] * 2
+    assert torch.equal(found["pixel_values"][:28], wanted["pixel_values"])
+    how = chosen.config_for(1)
+    assert how.finer.most == 2 and how.turn == 90 and how.allocator == "crops"
+    named = server.processor._chosen(IMAGES, {"budget": 5, "allocator": "auto", "relevance": "none", "turn": 0})
+    assert named["image_grid_thw"].tolist() == [[1, 2, 10]] * 2
+    assert server.processor.info.get_max_image_tokens() == 7

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     import torch
 
     from texturevlm.channels import Segmenter
+    from texturevlm.placement import Allocator, TokenConfig
+
+STDOUT = Path("-")
 
 
 def add_allocate(commands: arguments.Commands) -> None:
@@ -22,8 +26,6 @@ def add_allocate(commands: arguments.Commands) -> None:
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
     parser.add_tokens()
-    parser.add_turn(0.0)
-    parser.add_option("--balance", None, "how far the question is trusted", "even", choices=("even", "learned"))
     sam = "a SAM model (hub id or folder) whose regions stay whole, for --allocator atlas or cascade"
     parser.add_option("--regions", "PATH_OR_ID", sam)
     fine = "with a PDF: pages that get tokens of their own, at most"
@@ -36,75 +38,60 @@ def _allocate(options: argparse.Namespace) -> int:
     import texturevlm as tv
     from texturevlm.pages import is_document
 
-    out, images, question = Path(options.json), options.images, options.query or ""
-    if options.json != "-" and (out.is_dir() or not out.parent.is_dir()):
+    out, images, how = Path(options.json), options.images, arguments.tokens_of(options)
+    if out != STDOUT and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"--json must be a file in a folder that exists, got {out}")
-    if options.share and options.budget < len(images):
-        raise ValueError(f"--budget must be at least one token per image ({len(images)}), got {options.budget}")
-    allocator, relevance = arguments.names_of(options)
+    if options.share and how.budget < len(images):
+        raise ValueError(f"--budget must be at least one token per image ({len(images)}), got {how.budget}")
     device = arguments.device_of(options)
     if any(is_document(path) for path in images):
-        encoded, counts = _pages(options, allocator, relevance, device)
-        return _written(options, out, _listed(encoded), counts)
+        encoded, counts = _pages(options, how, device)
+        return _written(out, how.patch, _listed(encoded), counts)
     if options.fine_pages is not None:
         raise ValueError(f"--fine-pages needs a PDF, got {', '.join(map(str, images))}")
-    own = {} if options.regions is None else {"regions": _segmenter(options.regions, allocator, device)}
+    if options.regions is not None:
+        how = replace(how, options={"regions": _segmenter(options.regions, how.allocator, device)})
     textures = [tv.Texture.open(path, device=device) for path in images]
-    given = {"budget": options.budget, "patch": options.patch, "allocator": allocator, "relevance": relevance}
-    given |= {"turn": options.turn, "balance": options.balance}
-    allocations = tv.choose_tokens(textures, question, share=options.share, **given, **own)
+    allocations = tv.choose_tokens(textures, options.query or "", how=how, share=options.share)
     encoded = [allocation.to_json() for allocation in allocations]
     counts = [int(allocation.valid.sum()) for allocation in allocations]
-    return _written(options, out, encoded[0] if len(encoded) == 1 else _listed(encoded), counts)
+    return _written(out, how.patch, encoded[0] if len(encoded) == 1 else _listed(encoded), counts)
 
 
 def _listed(encoded: Sequence[str]) -> str:
     return "[" + ",\n".join(encoded) + "]"
 
 
-def _written(options: argparse.Namespace, out: Path, text: str, counts: Sequence[int]) -> int:
+def _written(out: Path, patch: int, text: str, counts: Sequence[int]) -> int:
     """Print or write JSON; counts: tokens of each image or page."""
-    if options.json == "-":
+    if out == STDOUT:
         print(text)
         return 0
     out.write_text(text + "\n", encoding="utf-8")
-    print(f"{out}: {' + '.join(map(str, counts))} tokens of {options.patch}×{options.patch}")
+    print(f"{out}: {' + '.join(map(str, counts))} tokens of {patch}×{patch}")
     return 0
 
 
-def _pages(
-    options: argparse.Namespace, allocator: str, relevance: str, device: "torch.device"
-) -> tuple[list[str], list[int]]:
+def _pages(options: argparse.Namespace, how: "TokenConfig", device: "torch.device") -> tuple[list[str], list[int]]:
     """The pages and images that get tokens, as JSON with files and page numbers, and how many each gets."""
     from texturevlm.check import check_count
-    from texturevlm.pages import HierarchicalResourceAllocator
+    from texturevlm.pages import SharedBudget
 
-    for name, got, wanted in (("--turn", options.turn, 0), ("--balance", options.balance, "even")):
-        if got != wanted:
-            raise ValueError(f"{name} must be {wanted} with a PDF, got {got}")
     if options.regions is not None:
         raise ValueError(f"--regions takes images, got {options.regions} with a PDF")
     fine = FINE_PAGES if options.fine_pages is None else options.fine_pages
     check_count("allocate", "--fine-pages", fine, 1, MOST_FINE_PAGES)
-    how = HierarchicalResourceAllocator(
-        budget=options.budget,
-        fine_pages=fine,
-        patch=options.patch,
-        allocator=allocator,
-        relevance=relevance,
-        device=device,
-    )
     with arguments.announced("reading the pages"):
-        found = how.spend(options.images, options.query or "")
+        found = SharedBudget(how=how, fine_pages=fine, device=device).spend(options.images, options.query or "")
     encoded = []
-    for one in found:
-        pages = [{"file": str(options.images[source]), "page": page} for source, page in one.units]
-        whole = {"pages": pages, "allocation": json.loads(one.tokens.allocation.to_json())}
+    for unit in found:
+        pages = [{"file": str(options.images[source]), "page": page} for source, page in unit.units]
+        whole = {"pages": pages, "allocation": json.loads(unit.tokens.placement.given.to_json())}
         encoded.append(json.dumps(whole, allow_nan=False))
-    return encoded, [one.tokens.tokens for one in found]
+    return encoded, [unit.tokens.tokens for unit in found]
 
 
-def _segmenter(model: str, allocator: str, device: "torch.device") -> "Segmenter":
+def _segmenter(model: str, allocator: "str | Allocator", device: "torch.device") -> "Segmenter":
     """The SAM of --regions, before images are read."""
     from texturevlm.allocate import ALLOCATORS
     from texturevlm.channels import Segmenter

@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
+from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.paths import is_url
 
 if TYPE_CHECKING:
     import torch
 
+    from texturevlm.placement import TokenConfig
     from texturevlm.types import Texture
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], int]
 MOST_ERRORS = 5  # pages that are named
+BALANCES = ("even", "learned")
 SCORER_NAMES = "auto, words, scout, prior, channels, none or embedding:MODEL,PCA"
 
 
@@ -48,19 +50,27 @@ class Parser(argparse.ArgumentParser):
     def add_device(self) -> None:
         self.add_option("--device", "D", "cpu, cuda, cuda:1 … (default: cuda if there is one)")
 
-    def add_tokens(self, budget: str = "tokens", *, patch: bool = True, scorers: str = SCORER_NAMES) -> None:
-        """--budget, --patch, --allocator and --relevance."""
-        self.add_count("--budget", budget, BUDGET)
-        if patch:
-            self.add_option("--patch", "P", "side of a token in samples", PATCH, type=count)
-        self.add_option("--allocator", "NAME", f"how tokens are placed (default: {ALLOCATOR})")
-        auto = "scout; prior, what is usually asked, without a question"
-        place = f"what finds the answer's place: {scorers} (default: {RELEVANCE}: {auto})"
-        self.add_option("--relevance", "NAME", place)
+    def add_tokens(self, *names: str, budget: str = "tokens", scorers: str = SCORER_NAMES, model: bool = False) -> None:
+        """Options for fields of TokenConfig, or for all that a command line can give; `tokens_of` reads them.
 
-    def add_turn(self, default: float | str) -> None:
-        found = "angle of the text in degrees, 90 for a page turned clockwise; auto: it is found, patches come upright"
-        self.add_option("--turn", "A", found, default, type=angle_or_auto)
+        budget:  what the tokens are for
+        scorers: the names that --relevance takes, for the help
+        model:   whether the settings of a model come before the package's defaults
+        """
+        place = f"what finds the answer's place: {scorers}; {RELEVANCE} is scout, or prior (what is usually asked) "
+        turned = "angle of the text in degrees, 90 for a page turned clockwise; auto: it is found, patches come upright"
+        known: dict[str, tuple[str | None, str, Any, dict[str, Any]]] = {
+            "budget": ("N", budget, BUDGET, {"type": count}),
+            "allocator": ("NAME", "how tokens are placed", ALLOCATOR, {}),
+            "relevance": ("NAME", f"{place}without a question", RELEVANCE, {}),
+            "balance": (None, "how far the question is trusted", BALANCES[0], {"choices": BALANCES}),
+            "turn": ("A", turned, TURN, {"type": angle_or_auto}),
+            "patch": ("P", "side of a token in samples", PATCH, {"type": count}),
+        }
+        first = "the model's, or " if model else ""
+        for name in names or known:
+            metavar, help, default, more = known[name]
+            self.add_option(f"--{name}", metavar, f"{help} (default: {first}{default})", **more)
 
     def add_images(self) -> None:
         """IMAGES, --limit and --skip-bad of the commands that learn from the user's images."""
@@ -182,19 +192,20 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def names_of(options: argparse.Namespace, *, own: Sequence[str] = ()) -> tuple[str, str]:
-    """The allocator and the relevance, both known names.
+def tokens_of(options: argparse.Namespace, *, own: Sequence[str] = ()) -> "TokenConfig":
+    """How tokens are placed, as the options of `Parser.add_tokens` say; what is not given is TokenConfig's default.
 
     own: relevances that only this command has
     """
     from texturevlm.allocate import ALLOCATORS
+    from texturevlm.placement import TokenConfig
+    from texturevlm.placement.config import TOKEN_OPTIONS
     from texturevlm.relevance import check_relevance
 
-    allocator = ALLOCATOR if options.allocator is None else options.allocator
-    relevance = RELEVANCE if options.relevance is None else options.relevance
-    ALLOCATORS.find(options.command, allocator, argument="--allocator")
-    check_relevance(options.command, relevance, own, "--relevance")
-    return allocator, relevance
+    how = TokenConfig().given(**{name: getattr(options, name, None) for name in TOKEN_OPTIONS})
+    ALLOCATORS.find(options.command, how.allocator, argument="--allocator")
+    check_relevance(options.command, how.relevance, own, "--relevance")
+    return how
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import BUDGET, FINE_PAGES, TURN
+from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 
 HOW = ("budget", "allocator", "relevance", "turn", "looks", "tokens", "reduce", "keep")  # options of `load_vlm`
 
@@ -28,9 +28,8 @@ def add_ask(commands: arguments.Commands) -> None:
     models = "a hub id or a folder, of a family in docs/models.md (Qwen-VL, LLaVA …), or reader, which reads print"
     parser.add_option("--model", "PATH_OR_ID", models, "reader")
     scorers = "auto, words, scout, prior, channels, embedding:MODEL,PCA, model, none, or, with --looks 2, attention"
-    parser.add_tokens("tokens that all images share", patch=False, scorers=scorers)
-    parser.add_turn(TURN)
-    parser.set_defaults(budget=None, turn=None)  # so that what lies beside the model can be told from what was typed
+    names = ("budget", "allocator", "relevance", "turn")
+    parser.add_tokens(*names, budget="tokens that all images share", scorers=scorers, model=True)
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
     parser.add_option("--looks", "N", looks, 1, type=_looks)
     kinds = "weighted: the model's own full grid, each token weighted by relevance; merged: tokens that are too coarse "
@@ -56,16 +55,25 @@ def _ask(options: argparse.Namespace) -> int:
     images, question = _images_and_question(options.inputs)
     if options.out is not None:
         arguments.check_out(options.out, ".png")
-    arguments.names_of(options, own=("attention", "model"))
+    tokens = arguments.tokens_of(options, own=("attention", "model"))
 
     import texturevlm as tv
+    from texturevlm.ask.config import AskConfig
+    from texturevlm.ask.documents import check_document
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
+    from texturevlm.placement.placement import check_budget
     from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
-    _check(how, options.fine_pages)
+    if options.fine_pages is not None:
+        check_count("ask", "--fine-pages", options.fine_pages, 1, MOST_FINE_PAGES)
+    # What no model can be asked is refused before one is loaded.
+    check_budget(tokens.budget, len(images), "ask")
+    usual = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
+    asked = usual.for_hooks("ask").check("ask")
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
@@ -75,6 +83,10 @@ def _ask(options: argparse.Namespace) -> int:
         raise ValueError(f"--{name} takes a video, got {', '.join(map(str, images))}")
     if options.fine_pages is not None and not document:
         raise ValueError(f"--fine-pages takes a PDF, got {', '.join(map(str, images))}")
+    if filmed and asked.looks == 2:
+        raise ValueError("--looks must be 1 or auto for a video, got 2")
+    if document:
+        check_document(asked)
     given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
     if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
@@ -104,16 +116,6 @@ def _ask(options: argparse.Namespace) -> int:
     if isinstance(session, ImageSession):
         arguments.print_pages(*(picture.texture for picture in session.pictures))
     return 0
-
-
-def _check(how: dict[str, Any], fine_pages: int | None) -> None:
-    """Refuse what no model can be asked, before one is loaded."""
-    from texturevlm.ask.config import AskConfig
-    from texturevlm.placement import TokenConfig
-
-    usual = AskConfig(TokenConfig(budget=how.get("budget", BUDGET)))
-    found = usual.given("ask", {**how, "fine_pages": fine_pages})
-    found.for_hooks("ask").check("ask")
 
 
 def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:

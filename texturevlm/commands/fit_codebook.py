@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
 from texturevlm.commands.reading import read_images
@@ -11,6 +11,7 @@ from texturevlm.paths import image_paths
 
 if TYPE_CHECKING:
     from texturevlm.codebook import TokenFeatures
+    from texturevlm.placement import TokenConfig
     from texturevlm.vlm import Adapter
 
 
@@ -24,13 +25,13 @@ def add_fit_codebook(commands: arguments.Commands) -> None:
     parser.add_count("--stages", "codes that are summed, per group", 4)
     parser.add_count("--groups", "slices of a feature that are coded apart; must divide its width", 16)
     parser.add_argument("--one-book", action="store_true", help="one book for all levels of detail")
-    parser.add_tokens("tokens per image", patch=False)
+    parser.add_tokens("budget", "allocator", "relevance", "balance", budget="tokens per image")
     parser.add_device()
 
 
 def _fit_codebook(options: argparse.Namespace) -> int:
     arguments.check_out(options.out, ".safetensors", folder=False)
-    allocator, relevance = arguments.names_of(options)
+    how = arguments.tokens_of(options)
     paths = image_paths(options.images, options.limit)
     device = arguments.device_of(options)
 
@@ -43,14 +44,14 @@ def _fit_codebook(options: argparse.Namespace) -> int:
     check_count("fit-codebook", "--entries", options.entries, LEAST_ENTRIES, MOST_ENTRIES)
     if len(paths) < HELD:
         raise ValueError(f"IMAGES must be at least {HELD}, got {len(paths)}")
-    tokens = (len(paths) - len(paths) // HELD) * options.budget  # at most: one image in HELD is measured on
+    tokens = (len(paths) - len(paths) // HELD) * how.budget  # at most: one image in HELD is measured on
     if tokens < PER_ENTRY * options.entries:
         wanted = f"at least {PER_ENTRY} tokens of IMAGES per entry: more images, a larger --budget or fewer --entries"
         raise ValueError(f"--entries {options.entries} needs {wanted}, got {tokens} of {len(paths)} images")
     with arguments.announced(f"loading {options.model}"):
         adapter = load_vlm(options.model, device=device, captured=False).adapter
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    views = _views(adapter, paths, options.skip_bad, budget=options.budget, allocator=allocator, relevance=relevance)
+    views = _views(adapter, paths, options.skip_bad, how)
     codebook, report = fit_codebook(
         views,
         entries=options.entries,
@@ -67,17 +68,14 @@ def _fit_codebook(options: argparse.Namespace) -> int:
     return 0
 
 
-def _views(
-    adapter: "Adapter", paths: Sequence[Path], skip_bad: bool, *, budget: int, allocator: str, relevance: str
-) -> "Iterator[TokenFeatures]":
+def _views(adapter: "Adapter", paths: Sequence[Path], skip_bad: bool, how: "TokenConfig") -> "Iterator[TokenFeatures]":
     """The features of the tokens that each image gets without a question."""
     from texturevlm.codebook import joined_features, token_features
     from texturevlm.placement import choose_tokens
     from texturevlm.types import Texture
     from texturevlm.vlm.prompts import PromptImage
 
-    how: dict[str, Any] = {"budget": budget, "patch": adapter.side, "allocator": allocator, "relevance": relevance}
     for image in read_images(paths, skip_bad=skip_bad):
         texture = Texture.open(image.to(adapter.device)).mipmapped()
-        groups = adapter.groups(PromptImage(texture, choose_tokens(texture, **how)))
+        groups = adapter.groups(PromptImage(texture, choose_tokens(texture, how=how, patch=adapter.side)))
         yield joined_features(token_features(adapter, [view for group in groups for view in group]))

@@ -18,7 +18,6 @@ def add_look(commands: arguments.Commands) -> None:
     parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)
     parser.add_argument("--explain", action="store_true", help="with --relevance channels: which channels decided")
     parser.add_tokens()
-    parser.add_turn(0.0)
     parser.add_device()
     parser.add_png("look.png")
 
@@ -40,7 +39,8 @@ def _look_at_point(options: argparse.Namespace) -> int:
 
     texture = tv.Texture.open(options.image, device=arguments.device_of(options))
     x, y = options.fixation or (texture.size[1] / 2, texture.size[0] / 2)
-    given = {"budget": options.budget, "patch": options.patch, "e0": options.e0}
+    how = arguments.tokens_of(options)
+    given = {"budget": how.budget, "patch": how.patch, "e0": options.e0}
     allocation = tv.foveate(texture.size, fixation=(x, y), device=texture.device, **given)
     if texture.pages is not None:
         tv.sample(texture, allocation)  # reads the pages that the picture shows
@@ -53,9 +53,7 @@ def _look_for_question(options: argparse.Namespace) -> int:
     from texturevlm.draw import draw, stacked
     from texturevlm.draw_terms import terms_picture
 
-    allocator, name = arguments.names_of(options)
-    question = options.query or ""
-    how = tv.TokenConfig(options.budget, allocator, name, turn=options.turn, patch=options.patch)
+    how, question = arguments.tokens_of(options), options.query or ""
     picture = tv.prepare(options.image, how, device=arguments.device_of(options))
     placement = tv.place(picture, question, how)
     if picture.texture.pages is not None:
@@ -93,7 +91,7 @@ def _report(options: argparse.Namespace, texture: "Texture", allocation: "Alloca
     from texturevlm.draw_parts import scaled
 
     level = allocation.level[allocation.valid]
-    finest, coarsest = (2**one for one in (level.min().item(), level.max().item()))
+    finest, coarsest = 2 ** level.min().item(), 2 ** level.max().item()
     height, width = allocation.size
     # Counted at the texture's finest level: of an image that is read by pages, not all pixels would fit into memory.
     covered = scaled(allocation, (texture.levels[0].shape[2], texture.levels[0].shape[3])).coverage.item()

@@ -24,7 +24,7 @@ def add_video(commands: arguments.Commands) -> None:
     given = "a video, a folder of images, a camera (camera:0) or a network stream (rtsp://…)"
     parser.add_argument("file", type=arguments.video_or_images, metavar="FILE", help=given)
     parser.add_argument("--query", default="", metavar="Q", help="a question, asked at every keyframe")
-    parser.add_tokens("tokens per frame")
+    parser.add_tokens("budget", "patch", "allocator", "relevance", budget="tokens per frame")
     parser.add_out("OUT.mp4")
     parser.add_option("--rate", "R", "at most R tokens per second (default: no limit)", type=float)
     parser.add_count("--keyframe", "frames between keyframes (default: 30)")
@@ -43,7 +43,7 @@ def _video(options: argparse.Namespace) -> int:
 
     if options.out.suffix.lower() != ".mp4":
         raise ValueError(f"--out must end in .mp4, got {options.out}")
-    options.allocator, options.relevance = arguments.names_of(options)
+    how = arguments.tokens_of(options)
     options.device = arguments.device_of(options)
     if not 0 < options.fps < math.inf:
         raise ValueError(f"--fps must be above 0, got {options.fps}")
@@ -55,7 +55,7 @@ def _video(options: argparse.Namespace) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     answers = _Answers(options)
     costs, lasted, spent, failed = _drawn(source, options, answers)
-    print(f"{options.out}: {options.file}, {options.budget} tokens per frame")
+    print(f"{options.out}: {options.file}, {how.budget} tokens per frame")
     for name, value in _summary(costs, lasted).items():
         print(f"  {name:<22} {value}")
     print(f"  {'time':<22} {1000 * spent / len(costs):.0f} ms per frame on {options.device}, drawing not counted")
@@ -119,7 +119,9 @@ def _stream(size: tuple[int, int], fps: float, options: argparse.Namespace) -> "
     given = {name: value for name in STREAM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.model is not None:
         with arguments.announced(f"loading {options.model}"):
-            model = load_vlm(options.model, budget=options.budget, device=options.device, captured=False)
+            model = load_vlm(
+                options.model, budget=arguments.tokens_of(options).budget, device=options.device, captured=False
+            )
         given |= {"model": model, "patch": model.adapter.side}
     return VideoStream(size, fps=fps, **given)
 
@@ -142,13 +144,13 @@ class _Answers:
 
 
 def _summary(costs: "list[Reuse]", seconds: float) -> dict[str, str]:
-    tokens, fresh = sum(one.tokens for one in costs), sum(one.fresh for one in costs)
-    keyframes = Counter(one.keyframe for one in costs if one.keyframe)
+    tokens, fresh = sum(cost.tokens for cost in costs), sum(cost.fresh for cost in costs)
+    keyframes = Counter(cost.keyframe for cost in costs if cost.keyframe)
     share = 100 * fresh / max(1, tokens)
     return {
-        "frames": f"{len(costs)}, {sum(one.changed == 0 for one in costs)} of them without any change",
-        "tiles changed": f"{100 * sum(one.share for one in costs) / len(costs):.1f}% per frame",
+        "frames": f"{len(costs)}, {sum(cost.changed == 0 for cost in costs)} of them without any change",
+        "tiles changed": f"{100 * sum(cost.share for cost in costs) / len(costs):.1f}% per frame",
         "tokens": f"{tokens} shown, {fresh} sampled ({share:.1f}%), {fresh / seconds:.0f} per second",
         "keyframes": ", ".join(f"{count} {why}" for why, count in sorted(keyframes.items())),
-        "tokens chosen again": f"{sum(one.chosen for one in costs)} times",
+        "tokens chosen again": f"{sum(cost.chosen for cost in costs)} times",
     }

@@ -8,12 +8,13 @@ picture of each.
 
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import Pages, is_document, open_pages
-from texturevlm.pages.resources import HierarchicalResourceAllocator, UnitTokens
+from texturevlm.pages.resources import HierarchicalResourceAllocator, SharedBudget, UnitTokens
 
 __all__ = [
     "HierarchicalResourceAllocator",
     "PageTokens",
     "Pages",
+    "SharedBudget",
     "UnitTokens",
     "choose_pages",
     "is_document",

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 
-from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH, RELEVANCE, TURN
+from texturevlm.defaults import FINE_PAGES
 from texturevlm.pages.choose import PageTokens, choose_pages
 from texturevlm.pages.document import ImagePages, Pages, is_document, open_pages
 from texturevlm.pdfium import MOST_PAGES
-from texturevlm.placement import Allocator, TokenConfig
-from texturevlm.relevance import Scorer
+from texturevlm.placement import TokenConfig
 from texturevlm.types import Texture
 
 
@@ -55,22 +54,25 @@ class UnitTokens:
     tokens: PageTokens
 
 
-@dataclass(frozen=True)
-class HierarchicalResourceAllocator:
+class SharedBudget:
     """Spends one budget on images, documents and clips together.
 
     budget:     tokens in all
     fine_pages: units that are opened and get tokens of their own, at most; 1 to 20
-    patch, allocator, relevance, turn, device: as in `choose_pages`
+    how, options: as in `choose_pages`
     """
 
-    budget: int = BUDGET
-    fine_pages: int = FINE_PAGES
-    patch: int = PATCH
-    allocator: str | Allocator = ALLOCATOR
-    relevance: str | Scorer = RELEVANCE
-    turn: float | str = TURN
-    device: torch.device | str = "cpu"
+    def __init__(
+        self,
+        budget: int | None = None,
+        fine_pages: int = FINE_PAGES,
+        *,
+        how: TokenConfig | None = None,
+        device: torch.device | str = "cpu",
+        **options: Any,
+    ) -> None:
+        self.how = replace(TokenConfig() if how is None else how, **options).given(budget=budget)
+        self.fine_pages, self.device = fine_pages, device
 
     def spend(self, sources: Sequence[Any], question: str = "") -> list[UnitTokens]:
         """The units that get tokens, in the order of the sources; last, if the budget allows, a sheet of the others.
@@ -78,7 +80,7 @@ class HierarchicalResourceAllocator:
         sources: each an image (what `Texture.open` takes), a PDF (a path, or bytes), or a list of images: the pages of
                  a scan, or the frames of a clip
         """
-        name = "HierarchicalResourceAllocator"
+        name = "SharedBudget"
         if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence) or not sources:
             raise TypeError(f"{name}: sources must be a list of at least one source, got {sources!r:.60}")
         parts = [
@@ -91,16 +93,13 @@ class HierarchicalResourceAllocator:
         for part in parts:
             if isinstance(part, ImagePages):
                 part.check_files()
-        found = choose_pages(
-            bound,
-            question,
-            how=TokenConfig(self.budget, self.allocator, self.relevance, turn=self.turn, patch=self.patch),
-            fine_pages=self.fine_pages,
-            device=self.device,
-        )
+        found = choose_pages(bound, question, how=self.how, fine_pages=self.fine_pages, device=self.device)
         return [UnitTokens(tuple(_numbered(bound, number) for number in one.numbers), one) for one in found]
 
 
 def _numbered(bound: BoundPages, number: int) -> tuple[int, int]:
     source, index = bound.place(number - 1)
     return source, index + 1
+
+
+HierarchicalResourceAllocator = SharedBudget  # its first name

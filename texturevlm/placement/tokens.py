@@ -43,7 +43,7 @@ def choose_tokens(
     options:   fields of TokenConfig: budget, allocator, balance, turn, patch; others are the allocator's own
     returns    an Allocation of `budget` slots per image (as many as the largest share, if shared); a list for a list
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("choose_tokens", how)
     own = {name: value for name, value in options.items() if name not in TOKEN_OPTIONS}
     given = {name: value for name, value in options.items() if name in TOKEN_OPTIONS}
     scorer = relevance if not isinstance(relevance, (Prepared, Relevance)) else None

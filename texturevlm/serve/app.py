@@ -8,31 +8,31 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from texturevlm.ask import VLM
+from texturevlm.ask.config import AskConfig
 from texturevlm.defaults import BUDGET
-from texturevlm.serve import asking, clips, completions, images, reading
-from texturevlm.serve.answers import Answerer
+from texturevlm.placement import TokenConfig
+from texturevlm.serve import asking, chat, page
+from texturevlm.serve.answers import Answerer, error_of
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pictures import Pictures
+from texturevlm.serve.plans import TokenOptions
+from texturevlm.serve.proxy import Upstream
 from texturevlm.serve.uploads import Uploads
 
-if TYPE_CHECKING:
-    from texturevlm.ask import VLM
-    from texturevlm.serve.proxy import Upstream
-
 STATIC = Path(__file__).parent / "static"
-CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Settings:
     model:    what answers questions; None: nothing does, unless there is an upstream
     name:     of the model, as clients see it
     upstream: an OpenAI-compatible server that answers in `proxy` mode
-    budget:   of a chat that names none, in `proxy` mode
+    budget:   where a client names none, without a model
     token:    what every call must bring; None on a loopback address
     created:  when the server began, in seconds since 1970
     """
@@ -55,6 +55,17 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     limits: Limits = field(default_factory=Limits)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def config(self) -> AskConfig:
+        """How tokens are placed where a client gives nothing."""
+        return AskConfig(TokenConfig(budget=self.budget)) if self.model is None else self.model.config
+
+    def config_for(self, asked: TokenOptions) -> AskConfig:
+        """How tokens are placed for a client, checked."""
+        if self.model is not None:
+            return self.model.config_for(**asked.given)
+        return self.config.given("serve", asked.given).check("serve")
 
 
 class State:
@@ -96,11 +107,11 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    for part in (images, asking, clips, completions, reading):
+    for part in (page, asking, chat):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
+    async def index() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -109,35 +120,12 @@ def create_app(settings: Settings) -> Any:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    def answer(error: ApiError) -> JSONResponse:
-        later = {"retry-after": "1"} if error.status == 429 else None
-        return JSONResponse(error.body(), error.status, headers=later)
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        found = error_of(error)
+        if found.status == 500:
+            traceback.print_exception(error)  # for the operator; the client learns nothing of the inside
+        later = {"retry-after": "1"} if found.status == 429 else None
+        return JSONResponse(found.body(), found.status, headers=later)
 
-    @app.exception_handler(ApiError)
-    async def ours(_: Request, error: ApiError) -> JSONResponse:
-        return answer(error)
-
-    @app.exception_handler(Stopped)
-    async def left(_: Request, error: Stopped) -> Response:
-        return Response(status_code=CLIENT_LEFT)
-
-    @app.exception_handler(ValueError)
-    async def bad_value(_: Request, error: ValueError) -> JSONResponse:
-        return answer(ApiError(400, " ".join(str(error).split())))  # of the library: it says what was wrong
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:] if first["type"] != "json_invalid")
-        return answer(ApiError(422, f"{where or 'the request'}: {first['msg']}"))
-
-    @app.exception_handler(HTTPException)
-    async def starlettes(_: Request, error: HTTPException) -> JSONResponse:
-        if isinstance(error.__cause__, ApiError):  # of the guard, while FastAPI read the body
-            return answer(error.__cause__)
-        return answer(ApiError(error.status_code, str(error.detail)))
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        traceback.print_exception(error)  # for the operator; the client learns nothing of the inside
-        return answer(ApiError(500, "an error inside the server"))
+    for kind in (ApiError, Stopped, ValueError, ImportError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)

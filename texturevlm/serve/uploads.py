@@ -12,6 +12,7 @@ import secrets
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
@@ -21,11 +22,12 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from texturevlm.pdfium import is_pdf
+from texturevlm.placement import open_image
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pdfs import SafePdf
 from texturevlm.types import Texture
-from texturevlm.video import Moment, bytes_source, keep_moments, open_video
+from texturevlm.video import FrameSource, Moment, bytes_source, keep_moments, open_video
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 LONGEST_NAME = 200  # characters of a file's name that are kept, to be shown
@@ -54,11 +56,7 @@ class Upload:
 
     def open(self, page: int, device: torch.device) -> Texture:
         """A page without mip levels."""
-        return Texture.open(opened_image(self.content, self.limits), device=device)
-
-    def source(self, stop: Stop) -> Any:
-        """All pages, as `VLM.prepare` takes them."""
-        return opened_image(self.content, self.limits)
+        return open_image(opened_image(self.content, self.limits), device)
 
     def check(self, stop: Stop) -> None:
         """Refuse what cannot be opened, or is too large, before it is kept."""
@@ -85,9 +83,6 @@ class Document(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return self.pdf.texture(page, min(PAGE_PIXELS, self.limits.pixels), device)
 
-    def source(self, stop: Stop) -> Any:
-        return self.pdf
-
     def check(self, stop: Stop) -> None:
         if self.pages > self.limits.pages:
             raise ApiError(413, f"a document must have at most {self.limits.pages} pages, got {self.pages}")
@@ -105,8 +100,7 @@ class Video(Upload):
 
     @property
     def nbytes(self) -> int:
-        read = sum(part.nbytes for one in list(self.readings.values()) for part in tensors_in(one))
-        return len(self.content) + sum(one.frames.numel() for one in self.moments) + read
+        return len(self.content) + held_bytes([self.readings, self.moments])
 
     @property
     def pages(self) -> int:
@@ -115,7 +109,8 @@ class Video(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return Texture((self.moments[page].frames[:1].to(device).float() / 255,))
 
-    def source(self, stop: Stop) -> Any:
+    def source(self, stop: Stop) -> FrameSource:
+        """All frames, as `VLM.prepare` takes them."""
         kind = video_format(self.content)
         frames = bytes_source(self.content, kind, VIDEO_FPS, self.limits.pixels, before_packet=stop.check)
         return open_video(frames, seconds=self.limits.video_seconds)
@@ -126,18 +121,25 @@ class Video(Upload):
             raise ApiError(400, "the video has no frame that can be read")
 
     def about(self) -> dict[str, Any]:
-        return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
+        return {**super().about(), "times": [round(moment.time, 3) for moment in self.moments]}
+
+
+def held_bytes(held: Any) -> int:
+    """Bytes of all tensors, each counted once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
 
 
 def tensors_in(held: Any) -> Iterable[Tensor]:
-    """All tensors of what a scorer read, a texture, or lists of those."""
+    """All tensors in what a scorer read, in dataclasses such as a Texture, and in lists and dicts of those."""
     if isinstance(held, Tensor):
         yield held
-    elif isinstance(held, Texture):
-        yield from held.levels
     elif isinstance(held, (list, tuple)):
-        for one in held:
-            yield from tensors_in(one)
+        for part in held:
+            yield from tensors_in(part)
+    elif isinstance(held, dict):
+        yield from tensors_in(list(held.values()))
+    elif is_dataclass(held):
+        yield from tensors_in(list(vars(held).values()))
 
 
 def opened_image(content: bytes, limits: Limits) -> Image.Image:
@@ -200,7 +202,7 @@ class Uploads:
         identity = secrets.token_urlsafe(16)
         with self._lock:
             self._kept[identity] = upload
-            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > self.limits.kept_bytes:
+            while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > self.limits.kept_bytes:
                 self._kept.popitem(last=False)
         return identity
 

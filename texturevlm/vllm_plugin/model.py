@@ -60,7 +60,7 @@ class TextureQwen3VL(Qwen3VLForConditionalGeneration):  # type: ignore[misc]
     def _pictures(self, tokens: list[int], features: Sequence[Any]) -> Iterator[tuple[int, Geometry]]:
         """Where each picture begins, and its tokens; every frame of a video is a picture."""
         config, merge = self.config, self.config.vision_config.spatial_merge_size
-        for feature in sorted(features, key=lambda one: one.mm_position.offset):
+        for feature in sorted(features, key=lambda feature: feature.mm_position.offset):
             if (rows := self._chosen_rows(feature)) is not None:
                 yield feature.mm_position.offset, unpack(rows[:: merge**2].cpu(), self._row_width)[1]
                 continue

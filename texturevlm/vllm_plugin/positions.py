@@ -44,4 +44,4 @@ def nearest(place: Tensor) -> Tensor:
 
 
 def _joined(parts: Sequence[Geometry]) -> Geometry:
-    return Geometry(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(Geometry)))
+    return Geometry(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Geometry)))

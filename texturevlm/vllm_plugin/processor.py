@@ -64,8 +64,8 @@ class TextureMultiModalProcessor(Qwen3VLMultiModalProcessor):  # type: ignore[mi
     def _chosen(self, images: list[Any], given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Rows that hold the pixels and the place of every patch, and a grid with as many patches per image."""
         config = self.info.get_hf_config()
-        options = chosen_options(given, most_tokens(config))
+        options = chosen_options(given, config)
         question = options.pop("question")
         chooser = Chooser(self.info.get_hf_processor(**given), config, **options)
         inputs = [chooser(images=[image], text=chooser.image_token, question=question) for image in images]
-        return {name: torch.cat([one[name] for one in inputs]) for name in ("pixel_values", "image_grid_thw")}
+        return {name: torch.cat([found[name] for found in inputs]) for name in ("pixel_values", "image_grid_thw")}

@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class BalanceTask:
-    """The task `balance`."""
+    """A task of `fit`: two numbers per scorer learn how far it is right."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -102,11 +102,11 @@ class BalanceTask:
             progress.step()
 
     def batch(self, step: int) -> list[int]:
-        """Numbers of questions."""
+        """The numbers of the questions of a step."""
         return draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
 
     def losses(self, batch: list[int], step: int) -> dict[str, Tensor]:
-        """One loss per scorer."""
+        """The loss of each scorer, under its name."""
         return {
             name: torch.stack([self._loss(self.learned[one], index) for one in batch]).mean()
             for index, name in enumerate(self.settings.scorers)
