@@ -32,7 +32,7 @@ from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
 from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions
-from texturevlm.channels.pretrained import HUB_OPTIONS
+from texturevlm.channels import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare
 from texturevlm.registry import near_miss

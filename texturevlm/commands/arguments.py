@@ -187,7 +187,7 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     """The device that --device names, if it works on this machine."""
     import torch
 
-    from texturevlm.channels.pretrained import torch_device
+    from texturevlm.channels import torch_device
 
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 

@@ -138,7 +138,7 @@ def _looks(text: str) -> int | str:
 
 def _quiet_bars() -> None:
     """Progress bars of transformers belong on a terminal."""
-    from texturevlm.channels.pretrained import optional
+    from texturevlm.channels import optional
 
     if not sys.stderr.isatty():
         optional("ask", "transformers").utils.logging.disable_progress_bar()

@@ -19,18 +19,24 @@ from torch.nn import functional
 from texturevlm.corpus.items import Pixels
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.rows import Array
-from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay, can_capture
+from texturevlm.cuda import BranchingReplay, KeptReplays, Replay, can_capture
 from texturevlm.ops import backend as backends
-from texturevlm.ops.pixels import bytes_of, planes_of
+from texturevlm.ops import bytes_of, planes_of
 from texturevlm.placement import choose, choose_tokens
 from texturevlm.placement.captured import no_graph_because
-from texturevlm.relevance import Scorer, declares, find_scorer, reads_question
-from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.prepared import BALANCE, image_maps
+from texturevlm.relevance import (
+    BALANCE,
+    ImageMaps,
+    Scorer,
+    declares,
+    find_balance,
+    find_scorer,
+    image_maps,
+    reads_question,
+)
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
-from texturevlm.text.strings import terms
+from texturevlm.text import terms
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 SMALLEST = 32  # side of the lowest step of the ladder

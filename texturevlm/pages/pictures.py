@@ -13,10 +13,8 @@ from torch import Tensor
 from texturevlm.pages.document import Pages
 from texturevlm.pages.sheet import thumbnail
 from texturevlm.placement import Finer, Picture, TokenConfig, prepare
-from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.orientation import find_turn_and_read
-from texturevlm.scout import load_scout
-from texturevlm.scout.spotter import PIXELS, Spots
+from texturevlm.relevance import ImageMaps, find_turn_and_read
+from texturevlm.scout import PIXELS, Spots, load_scout
 from texturevlm.types import Texture
 
 MOST_SIGHTS = 200  # pages of which is kept what the scout read, about 2 MB each; the others are read again

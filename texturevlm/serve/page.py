@@ -18,8 +18,7 @@ from texturevlm.channels import CHANNELS
 from texturevlm.pages.scouting import evidence_on, page_worth
 from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import pixel_box, rebuild
-from texturevlm.relevance import client_scorers
-from texturevlm.relevance.ocr import read_page
+from texturevlm.relevance import client_scorers, read_page
 from texturevlm.scout import encode, load_scout
 from texturevlm.serve.clips import clip_of
 from texturevlm.serve.drawing import LARGEST_THUMBNAIL, THUMBNAIL, TILE, coloured, heat, thumbnail, tile
@@ -29,7 +28,7 @@ from texturevlm.serve.limits import LARGEST_BUDGET, ApiError
 from texturevlm.serve.pictures import KeptImage, drawable, read_pages
 from texturevlm.serve.plans import PageOptions, PlanRequest, box_in, name_of, placement_of, plan
 from texturevlm.serve.uploads import Document, Video, upload_of
-from texturevlm.text.edits import similarity
+from texturevlm.text import similarity
 from texturevlm.vlm import FAMILIES
 
 router = APIRouter()

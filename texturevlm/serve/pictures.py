@@ -19,7 +19,7 @@ from texturevlm.ask import VLM, ImageSession
 from texturevlm.ask.config import AskConfig
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
-from texturevlm.ops.mip import level_extents
+from texturevlm.ops import level_extents
 from texturevlm.pages.pictures import PagePictures, Sight
 from texturevlm.placement import Picture, TokenConfig, prepare
 from texturevlm.rebuilding import median_grey

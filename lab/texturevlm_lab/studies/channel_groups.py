@@ -23,8 +23,7 @@ from torch.nn import functional
 
 from texturevlm.channels import CHANNELS
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance.channel_features import OF_MAPS, cell_features, channel_layers
-from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
+from texturevlm.relevance.channel_logits import IMAGE_KINDS, OF_MAPS, ChannelForm, cell_features, channel_layers
 from texturevlm.relevance.prepared import image_maps
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data

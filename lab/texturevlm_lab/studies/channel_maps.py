@@ -30,7 +30,7 @@ from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.progress import Progress
 from texturevlm.relevance import ChannelScorer, Prepared
-from texturevlm.relevance.channel_features import (
+from texturevlm.relevance.channel_logits import (
     ALL_MOVES,
     MOTION_KEY,
     MOVING,
