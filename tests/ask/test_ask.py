@@ -218,7 +218,7 @@ def test_clear_errors_about_images_and_budgets(qwen):
         asked.ask([torch.rand(2, 3, 8, 8)] * 2, QUESTION)
     with pytest.raises(ValueError, match="red, green and blue"):
         asked.ask(torch.rand(5, 8, 8), QUESTION)
-    with pytest.raises(ValueError, match="^ask: budget for 3 images must be at least 3, got 2"):
+    with pytest.raises(ValueError, match=r"^ask: budget for 3 images must be at least 3, got 2"):
         asked.ask([models.noise(64, 64)] * 3, QUESTION)
     with pytest.raises(ValueError, match="budget must be at least 1, got 0"):
         models.asked(qwen, budget=0)
