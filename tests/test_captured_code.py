@@ -79,6 +79,16 @@ def without_compiler(monkeypatch):
         monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
 
 
+def tokens(**options):
+    """A config whose every field is given."""
+    given = {
+        "budget": 12, "allocator": "auto", "relevance": "none", "balance": "even", "turn": 0, "finer": Finer(),
+        "patch": 16, "options": {}, **options,
+    }  # fmt: skip
+    assert {*given} == {one.name for one in fields(TokenConfig)}
+    return TokenConfig(**given)
+
+
 def same(ours, theirs):
     for name in COLUMNS:
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), msg=name)
@@ -86,8 +96,8 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("relevance", ["none", "channels"])
 def test_compile(traced, captured_on_cpu, relevance):
-    how = TokenConfig(12, "layers", relevance, turn=0.0, patch=16, options={"overview": 0.25})
-    look, plain = CompiledChooser(how, 2), CompiledChooser(how, 0)
+    how = tokens(allocator="layers", relevance=relevance, options={"overview": 0.25})
+    look, plain = (CompiledChooser(how, graphs) for graphs in (2, 0))
     for question in (QUESTION, "where is the date ?"):
         image = picture(1, 32, 48)
         got = look(image, question)
@@ -108,7 +118,7 @@ def test_ask(traced, captured_on_cpu, qwen):
         image = models.noise(*SIZE, seed=seed)
         image[:, :, : 24 * seed] = 0.9
         found = [one.ask(image, QUESTION, max_new_tokens=4, return_details=True) for one in (asked, plain)]
-        same(*(one.placements[0].given for one in found))
+        same(*(one.placements[0].allocation for one in found))
         assert found[0].tokens == found[1].tokens
         assert found[0].logprobs == pytest.approx(found[1].logprobs, abs=1e-4)
     assert asked.reasons == []
@@ -170,7 +180,7 @@ def test_corpus(traced, captured_on_cpu, relevance):
     given = {
         "source": "in", "kind": "images", "write": "patches", "format": "parquet", "model": "", "codebook": "",
         "code": "", "budget": 12, "patch": 16, "allocator": "auto", "relevance": relevance, "asked": relevance,
-        "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu",
+        "turn": 0, "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu",
     }  # fmt: skip
     assert {*given} == {one.name for one in fields(Recipe)} - {"version"}
     chooser = Chooser(Recipe(**given), torch.device("cpu"))
@@ -198,8 +208,9 @@ def test_a_batch_of_a_corpus_is_not_answered_by_the_graph_of_another_question(ca
 
 
 def test_every_owner_of_a_graph_is_known():
-    """Who hands a function to a graph is in a script above, in all tests of tests/live, or is a benchmark."""
+    """Who hands a function to a graph is in a script above, in all tests of live streams, or is a benchmark."""
     made = re.compile(r"\b(?:(?<!class )Replay|_?kept\.find|prefills\.find|graphs\.find(?=\((?!asked)))\(")
-    found = {str(path.relative_to(PACKAGE_FOLDER.parent)): path for path in PACKAGE_FOLDER.rglob("*.py")}
-    counts = {name: len(made.findall(path.read_text())) for name, path in sorted(found.items())}
+    root = PACKAGE_FOLDER.parent
+    paths = [*PACKAGE_FOLDER.rglob("*.py"), *(root / "lab").rglob("*.py")]
+    counts = {str(path.relative_to(root)): len(made.findall(path.read_text())) for path in sorted(paths)}
     assert {name: count for name, count in counts.items() if count} == OWNERS
