@@ -14,6 +14,7 @@ from texturevlm.paths import is_url
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from texturevlm.placement import TokenConfig
     from texturevlm.types import Texture
@@ -217,6 +218,14 @@ def announced(what: str) -> Iterator[None]:
     print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
+def quiet_bars(command: str) -> None:
+    """Keep progress bars of transformers off what is no terminal."""
+    from texturevlm.channels.pretrained import optional
+
+    if not sys.stderr.isatty():
+        optional(command, "transformers").utils.logging.disable_progress_bar()
+
+
 def print_pages(*textures: "Texture") -> None:
     """Say on stderr what was read of images that are read by pages, and what could not be read."""
     for texture in textures:
@@ -224,3 +233,21 @@ def print_pages(*textures: "Texture") -> None:
             print(texture.pages, file=sys.stderr)
             for error in texture.pages.counters.errors[:MOST_ERRORS]:
                 print(f"note: {error}; coarser data stand in", file=sys.stderr)
+
+
+def read_images(paths: Sequence[Path], *, skip_bad: bool) -> "Iterator[Tensor]":
+    """Images (1, C, H, W), with progress on stderr; skip_bad: report what cannot be read, and continue."""
+    from texturevlm.image import to_tensor
+    from texturevlm.progress import Progress
+
+    progress = Progress(len(paths), "images")
+    for path in paths:
+        try:
+            image = to_tensor(path)
+        except (ValueError, TypeError, OSError) as error:
+            if not skip_bad:
+                raise ValueError(f"{path}: {error} (--skip-bad continues without it)") from error
+            print(f"skipped {path}: {error}", file=sys.stderr, flush=True)
+        else:
+            yield image
+        progress.step()

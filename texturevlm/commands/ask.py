@@ -59,15 +59,18 @@ def _ask(options: argparse.Namespace) -> int:
 
     import texturevlm as tv
     from texturevlm.ask.config import AskConfig
+    from texturevlm.ask.documents import check_document
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
     from texturevlm.pages import is_document, open_pages
+    from texturevlm.placement.placement import check_budget
     from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
     # What no model can be asked is refused before one is loaded.
-    usual = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
-    usual.for_hooks("ask").check("ask")
+    check_budget(tokens.budget, len(images))
+    asked = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
+    asked = asked.for_hooks("ask").check("ask")
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):
@@ -77,12 +80,16 @@ def _ask(options: argparse.Namespace) -> int:
         raise ValueError(f"--{name} takes a video, got {', '.join(map(str, images))}")
     if options.fine_pages is not None and not document:
         raise ValueError(f"--fine-pages takes a PDF, got {', '.join(map(str, images))}")
+    if filmed and asked.looks == 2:
+        raise ValueError("--looks must be 1 or auto for a video, got 2")
+    if document:
+        check_document(asked)
     given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
     if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
     elif given is None:
         given = [tv.Texture.open(image) for image in images]
-    _quiet_bars()
+    arguments.quiet_bars("ask")
     with arguments.announced(f"loading {options.model}"):
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, dtype=options.dtype, captured=False, **how)
@@ -124,11 +131,3 @@ def _looks(text: str) -> int | str:
     if text not in ("1", "2", "auto"):
         raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
     return text if text == "auto" else int(text)
-
-
-def _quiet_bars() -> None:
-    """Progress bars of transformers belong on a terminal."""
-    from texturevlm.channels.pretrained import optional
-
-    if not sys.stderr.isatty():
-        optional("ask", "transformers").utils.logging.disable_progress_bar()
