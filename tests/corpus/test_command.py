@@ -8,9 +8,8 @@ import pytest
 from tests.corpus import fill, made
 from texturevlm.cli import main
 from texturevlm.commands import corpus as command
-from texturevlm.corpus.formats import FORMATS
+from texturevlm.corpus.formats import DTYPES, FORMATS
 from texturevlm.corpus.payloads import PAYLOADS
-from texturevlm.corpus.rows import DTYPES
 from texturevlm.corpus.sources import KINDS
 from texturevlm.corpus.watch import Watch
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from texturevlm.commands import arguments
 
@@ -147,7 +147,8 @@ def _stream(stream: "VideoStream") -> "AskConfig":
     """The config of the tokens of a frame."""
     from texturevlm.ask.config import AskConfig
 
-    return AskConfig(replace(stream.config.tokens, relevance=stream.config.relevance))
+    relevance: Any = stream.config.relevance  # by default a name
+    return AskConfig(replace(stream.config.tokens, relevance=relevance))
 
 
 def _parsed(command: str, *words: str) -> argparse.Namespace:

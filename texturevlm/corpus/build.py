@@ -16,11 +16,21 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
-from texturevlm.corpus.ledger import Done, Ledger, Plan
-from texturevlm.corpus.pools import CannotBegin, Died, Failed, Finished, HerePool, LocalPool, Pool, Told
-from texturevlm.corpus.questions import Given, check_questions, write_questions
+from texturevlm.corpus.ledger import Ledger, Manifest, Plan
+from texturevlm.corpus.pools import (
+    CannotBegin,
+    Died,
+    Failed,
+    Finished,
+    InProcessPool,
+    LocalPool,
+    Pool,
+    Progress,
+    RayPool,
+)
+from texturevlm.corpus.questions import QuestionFile, check_questions, write_questions
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.corpus.sources import entries_of, find_kind, per_unit_of
+from texturevlm.corpus.sources import KINDS, entries_of, find_kind
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.watch import Watch
 from texturevlm.corpus.worker import STAGES
@@ -119,12 +129,14 @@ def build(
     return replace(found, unasked=0 if asked is None else asked.count - found.asked)
 
 
-def _begun(ledger: Ledger, recipe: Recipe, asked: Given | None, engine: str, how: Any, **options: bool) -> Summary:
+def _begun(
+    ledger: Ledger, recipe: Recipe, asked: QuestionFile | None, engine: str, how: Any, **options: bool
+) -> Summary:
     """Plan the work, unless that was done, and do it; options: of `_drive`."""
     fresh = ledger.plan() is None
     if asked is not None and fresh:
         write_questions(ledger.store, asked)
-    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
+    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), KINDS[recipe.kind].per_unit or recipe.unit)
     try:
         return _drive(ledger, plan, engine, how, **options)
     except (CannotBegin, ValueError):
@@ -175,7 +187,7 @@ def _check_out(store: Store, source: str) -> None:
         path = Path(store.path())
         if path.is_file():
             raise ValueError(f"corpus: out must be a folder, got the file {path}")
-        others = [one.name for one in path.iterdir()] if path.is_dir() else []
+        others = [entry.name for entry in path.iterdir()] if path.is_dir() else []
         if others and "plan.json" not in others and "plan" not in others:
             raise ValueError(f"corpus: out must be empty or hold a corpus, got {path} with {others[0]} in it")
 
@@ -210,7 +222,7 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
     return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed, totals["asked"])
 
 
-def _counts(done: Done) -> dict[str, int]:
+def _counts(done: Manifest) -> dict[str, int]:
     return {"rows": done.rows, "errors": done.errors, "asked": done.asked}
 
 
@@ -229,7 +241,7 @@ def _events(
         if not running:
             return
         event = pool.next()
-        if isinstance(event, Told):
+        if isinstance(event, Progress):
             watch.told(*event)
         elif isinstance(event, Finished):
             running -= 1
@@ -264,11 +276,9 @@ def _slots(engine: str, how: dict[str, Any]) -> int:
 def _pool(url: str, engine: str, how: dict[str, Any]) -> Pool:
     device, threads, workers = how["device"], how["threads"], how["workers"]
     if engine == "ray":
-        from texturevlm.corpus.ray_pool import RayPool
-
         return RayPool(url, workers=workers, device=device, threads=threads, address=how["address"])
     if workers == 0:
-        return HerePool(url, device=device, threads=threads)
+        return InProcessPool(url, device=device, threads=threads)
     several = device == "cuda" and torch.cuda.device_count() > 1
     devices = [f"cuda:{place % torch.cuda.device_count()}" if several else device for place in range(workers)]
     return LocalPool(url, devices=devices, threads=threads, slots=_slots(engine, how))

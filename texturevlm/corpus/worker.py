@@ -20,23 +20,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from texturevlm.corpus.choose import Bucket, Chooser, Decoded
+from texturevlm.corpus.choose import Bucket, Chooser, DecodedImage
 from texturevlm.corpus.decode import decoder_of, find_decoder, pixel_digest
-from texturevlm.corpus.formats import FORMATS
-from texturevlm.corpus.items import Item, items_of, said
-from texturevlm.corpus.ledger import Done, Fault, Ledger, file_digest
-from texturevlm.corpus.listing import Unit
+from texturevlm.corpus.formats import DTYPES, FORMATS, Row
+from texturevlm.corpus.ledger import Fault, Ledger, Manifest, Unit, file_digest
 from texturevlm.corpus.payloads import PAYLOADS
 from texturevlm.corpus.questions import Questions
 from texturevlm.corpus.recipe import VERSION
-from texturevlm.corpus.rows import DTYPES, Row
+from texturevlm.corpus.sources import Item, items_of, said
 from texturevlm.corpus.store import Store
 
 WINDOW = 64  # images, and
 WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first; up to twice that, so that the last batch is whole
 WAITING = 1  # windows that are decoded and wait
 STAGES = ("read", "decode", "choose", "encode", "write")
-Window = list[Decoded | Fault]
+Window = list[DecodedImage | Fault]
 Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and seconds by stage since the last call
 
 
@@ -115,7 +113,7 @@ class UnitWorker:
         chooser: Chooser = self._own.chooser
         return chooser
 
-    def __call__(self, number: int, tries: int = 0, tell: Tell | None = None) -> Done:
+    def __call__(self, number: int, tries: int = 0, tell: Tell | None = None) -> Manifest:
         """Make a unit's files.
 
         tries: how often a worker died on it. Then it is noted what is being decoded, and passed over if noted before
@@ -170,7 +168,7 @@ class UnitWorker:
                     if stopped.is_set():
                         return
                     window.append(found)
-                    held += found.pixels.nbytes if isinstance(found, Decoded) else 0
+                    held += found.pixels.nbytes if isinstance(found, DecodedImage) else 0
                     whole = len(window) % self.recipe.batch == 0
                     if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
                         ready.put(window)
@@ -194,10 +192,10 @@ class UnitWorker:
                     ready.get()
                 reader.join(0.01)
 
-    def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Decoded | Fault]:
+    def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[DecodedImage | Fault]:
         ahead = 1 if tries else 2 * self.threads
         passed = self.ledger.noted(unit.number) if tries else []
-        waiting: deque[Future[list[Decoded | Fault]]] = deque()
+        waiting: deque[Future[list[DecodedImage | Fault]]] = deque()
         items = enumerate(items_of(unit, self.recipe.kind))
         while True:
             with clock.timing("read"):
@@ -212,7 +210,7 @@ class UnitWorker:
             if item is None:
                 return
 
-    def _decode(self, item: Item, clock: Clock, note: Any) -> list[Decoded | Fault]:
+    def _decode(self, item: Item, clock: Clock, note: Any) -> list[DecodedImage | Fault]:
         """One image, once per question about it."""
         if item.error is not None:
             return [Fault(item.key, item.error)]
@@ -229,7 +227,8 @@ class UnitWorker:
         asked = asked or [(item.question, {})]
         keys = [item.key] if len(asked) == 1 else [f"{item.key}?{number}" for number in range(len(asked))]
         return [
-            Decoded(key, digest, pixels, question, {**item.more, **more}) for key, (question, more) in zip(keys, asked)
+            DecodedImage(key, digest, pixels, question, {**item.more, **more})
+            for key, (question, more) in zip(keys, asked)
         ]
 
     # Choosing, sampling, encoding.
@@ -238,23 +237,22 @@ class UnitWorker:
         """The rows of a window in order, and what went wrong."""
         buckets: dict[Bucket, list[int]] = {}
         found: dict[int, Row | Fault] = {}
-        for place, one in enumerate(window):
-            if isinstance(one, Fault):
-                found[place] = one
+        for place, image in enumerate(window):
+            if isinstance(image, Fault):
+                found[place] = image
             else:
-                buckets.setdefault(self.chooser.bucket(one), []).append(place)
-        stream = self._own.stream if hasattr(self._own, "stream") else None
-        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+                buckets.setdefault(self.chooser.bucket(image), []).append(place)
+        with torch.cuda.stream(getattr(self._own, "stream", None)):  # None: no other than now
             for bucket, places in buckets.items():
                 most = self.chooser.most(bucket.size)
                 for first in range(0, len(places), most):
                     some = places[first : first + most]
-                    images = [one for one in (window[place] for place in some) if isinstance(one, Decoded)]
+                    images = [image for place in some if isinstance(image := window[place], DecodedImage)]
                     found.update(zip(some, self._batch(bucket, images, clock)))
-        ordered = [found[place] for place in sorted(found)]
-        return [one for one in ordered if isinstance(one, Row)], [one for one in ordered if isinstance(one, Fault)]
+        ordered = [found[place] for place in range(len(window))]
+        return [row for row in ordered if isinstance(row, Row)], [bad for bad in ordered if isinstance(bad, Fault)]
 
-    def _batch(self, bucket: Bucket, images: list[Decoded], clock: Clock) -> list[Row | Fault]:
+    def _batch(self, bucket: Bucket, images: list[DecodedImage], clock: Clock) -> list[Row | Fault]:
         try:
             with clock.timing("choose"):
                 chosen = self.chooser(bucket, images)
@@ -271,8 +269,8 @@ class UnitWorker:
                 return [row for image in images for row in self._batch(bucket, [image], clock)]
             return [Fault(images[0].key, said(error))]
         return [
-            Row(one.key, one.digest, one.size, one.question, footprints[place][used[place]], payloads[place], one.more)
-            for place, one in enumerate(images)
+            Row(image.key, image.digest, image.size, image.question, table[slots], payload, image.more)
+            for image, table, slots, payload in zip(images, footprints, used, payloads)
         ]
 
 

@@ -26,8 +26,7 @@ from PIL import Image
 
 from texturevlm.check import check_count
 from texturevlm.corpus.build import build
-from texturevlm.corpus.ledger import Ledger
-from texturevlm.corpus.listing import Entry
+from texturevlm.corpus.ledger import Entry, Ledger
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.corpus.store import Store
 from texturevlm_lab.studies.study import code_of, option, table_main
