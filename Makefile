@@ -52,7 +52,9 @@ sanitize:
 GPU_PYTHON ?= $(BIN)/python
 PARTS ?= suite vlm engine corpus
 OUT ?= runs/gpu
-gpu gpu-check:
+gpu-check: gpu
+
+gpu:
 	$(GPU_PYTHON) tests/gpu_check.py --out $(OUT) $(PARTS)
 
 .venv/ready: pyproject.toml lab/pyproject.toml constraints.txt Makefile

@@ -28,8 +28,8 @@ CLASSES = {
 }
 FUNCTIONS = {
     "attach": "model, processor, *, budget, allocator, relevance, turn",
-    "choose_tokens": "texture, question, *, budget, patch, allocator, relevance, balance, share, turn, options",
-    "compile": "size, budget, allocator, *, patch, relevance, batch, device, graphs, options",
+    "choose_tokens": "texture, question, *, how, relevance, share, options",
+    "compile": "size, budget, allocator, *, patch, relevance, turn, batch, device, graphs, options",
     "detach": "attached",
     "find_relevance": "texture, question, *, patch, relevance, balance",
     "foveate": "size, *, fixation, budget, patch, M0, e0, cortical_magnification, device",
@@ -37,7 +37,8 @@ FUNCTIONS = {
     "image_maps": "texture, *, patch",
     "load_scout": "path, *, device",
     "load_vlm": "model, *, budget, device, dtype, allocator, relevance, turn, tokens, looks, captured, hooks, options",
-    "prepare": "texture, relevance, *, patch",
+    "place": "picture, question, how, *, evidence, after",
+    "prepare": "image, how, *, device, samples, angle",
     "rebuild": "texture, allocation, *, box, grey",
     "resized": "texture, *, budget, patch, box",
     "sample": "texture, allocation, *, backend",

@@ -28,9 +28,10 @@ from texturevlm.channels import PRESETS
 from texturevlm.corpus.choose import Chooser
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.cuda.compiler import PACKAGE_FOLDER
+from texturevlm.placement import Finer
 from texturevlm.relevance import Balance
 from texturevlm.types import COLUMNS
-from texturevlm.video import TokenStream
+from texturevlm.video import StreamConfig, TokenStream
 from texturevlm.video.update import CARRIED
 
 LAUNCHES = Path(__file__).with_name("launches.json")
@@ -43,11 +44,11 @@ OWNERS = {
     "texturevlm/capture.py": 1,
     "texturevlm/corpus/choose.py": 2,
     "texturevlm/cuda/graph.py": 1,
-    "texturevlm/video/choice.py": 1,
+    "texturevlm/video/tokens.py": 1,
     "texturevlm/video/update_gpu.py": 1,
     "texturevlm/vlm/captured.py": 2,
     "texturevlm/vlm/captured_decode.py": 1,
-    "texturevlm/vlm/token_memory.py": 2,  # tests/live
+    "texturevlm/vlm/token_memory.py": 2,  # tests/video/test_conversation.py
 }
 
 
@@ -137,10 +138,10 @@ def test_other_questions_to_a_captured_model(captured_on_cpu, family, how):
 def stream(**options):
     given = {
         "query": "", "relevance": "none", "balance": Balance(), "patch": 16, "channels": (), "tile": 32, "keyframe": 2,
-        "hold": 0.0, "flow": "none", "rate": None, "encode": None, "keep": "exact", "context": 1.0, "fps": 25.0,
-        "device": "cpu", "encoder": None, "projection": None, **options,
+        "hold": 0.0, "flow": "none", "rate": None, "fps": 25.0, "limit": 64, "refresh": 4, "interval": 1.0,
+        "feedback": 0.1, "finer": Finer(), "device": "cpu", "encoder": None, "projection": None, **options,
     }  # fmt: skip
-    assert {*given} == {one.name for one in fields(StreamSettings)} - {"size", "budget", "allocator", "options"}
+    assert {*given} == {one.name for one in fields(StreamConfig)} - {"budget", "allocator", "options"}
     return TokenStream(SIZE, 12, "auto", **given)
 
 

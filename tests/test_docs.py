@@ -64,7 +64,7 @@ def test_links_lead_to_files_and_headings(page):
 
 def test_paths_exist(page):
     text = re.sub(r"https?://\S+", "", page.read_text())
-    for path in re.findall(r"(?<![\w/.])((?:texturevlm|lab|tests|examples|results|docs)/[\w./-]*\w)", text):
+    for path in re.findall(r"(?<![\w/.-])((?:texturevlm|lab|tests|examples|results|docs)/[\w./-]*\w)", text):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 

@@ -45,7 +45,8 @@ def test_commands_are_understood(tmp_path, monkeypatch):
     parser = Parser()
     commands = parser.add_subparsers()
     for name in COMMANDS:
-        getattr(import_module(f"texturevlm.commands.{name}"), f"add_{name}")(commands)
+        module = name.replace("-", "_")
+        getattr(import_module(f"texturevlm.commands.{module}"), f"add_{module}")(commands)
     found = []
     for name in GUIDES:
         for block in re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / f"{name}.md").read_text(), re.DOTALL | re.M):

@@ -8,6 +8,7 @@ import torch
 
 import texturevlm as tv
 from tests.test_cli import PHOTO, status
+from texturevlm.relevance import prepare
 
 IMAGE = torch.rand(3, 48, 64)
 
@@ -27,7 +28,7 @@ NOT_A_TEXTURE = r"{}: texture must be a Texture \(Texture.open makes one\), got 
 
 def test_an_image_in_place_of_a_texture_is_named(allocation):
     for name, call in {
-        "prepare": lambda: tv.prepare(IMAGE, "scout"),
+        "prepare": lambda: prepare(IMAGE, "scout"),
         "find_relevance": lambda: tv.find_relevance(IMAGE, relevance="none"),
         "sample": lambda: tv.sample(IMAGE, allocation),
         "rebuild": lambda: tv.rebuild(IMAGE, allocation),
@@ -47,9 +48,7 @@ def test_something_else_in_place_of_an_allocation_is_named(texture):
 
 
 def test_wrong_arguments_of_choose_tokens_are_named(texture):
-    with pytest.raises(
-        TypeError, match=r"choose_tokens: allocator must be a name or an object that can stand for it, got 3"
-    ):
+    with pytest.raises(TypeError, match=r"choose_tokens: allocator must be a name, or an object of its kind, got 3"):
         tv.choose_tokens(texture, allocator=3)
     with pytest.raises(TypeError, match=r"balance must be a Balance or one of even, learned, got int"):
         tv.choose_tokens(texture, relevance="none", balance=2)
@@ -59,6 +58,12 @@ def test_wrong_arguments_of_choose_tokens_are_named(texture):
         tv.SCORERS["words"](3)
     with pytest.raises(ValueError, match=r"choose_tokens: budget must be at least 2, one token per image, got 1"):
         tv.choose_tokens([texture, texture], budget=1, share=True)
+
+
+@pytest.mark.parametrize("call", [tv.prepare, lambda image, how: tv.place(image, "what?", how)])
+def test_something_else_in_place_of_a_config_is_named(call):
+    with pytest.raises(TypeError, match=r"(prepare|place): how must be a TokenConfig, got 'scout'"):
+        call(IMAGE, "scout")
 
 
 def test_a_size_is_not_printed_as_a_tensor():
@@ -98,7 +103,7 @@ def test_what_the_functions_return_can_be_copied(texture, allocation, copied):
     assert torch.equal(copied(texture).levels[0], IMAGE[None])
     assert copied(allocation).to_json() == allocation.to_json()
     assert torch.equal(copied(tv.sample(texture, allocation)).pixels, tv.sample(texture, allocation).pixels)
-    prepared = tv.prepare(texture, "scout")
+    prepared = prepare(texture, "scout")
     assert torch.equal(copied(prepared).find("total?").mass, prepared.find("total?").mass)
 
 

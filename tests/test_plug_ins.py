@@ -79,19 +79,21 @@ def test_both_are_used_by_choose_tokens_and_compile(stranger, image, by):
     assert torch.equal(look(image, "where?").allocation.centre, wanted.centre)
 
 
-def test_their_names_are_used_by_commands_and_corpora(stranger, image, tmp_path, capsys):
+def test_their_names_are_used_by_commands_corpora_and_streams(stranger, image, tmp_path, capsys):
     path = tmp_path / "image.png"
     Image.new("RGB", (128, 96), "teal").save(path)
     names = ["--allocator", "sparse", "--relevance", "corner", "--budget", "20", "--patch", "16"]
     assert main(["allocate", str(path), "--query", "where?", *names, "--json", "-"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) <= 10
-    check_recipe(Recipe(source=str(tmp_path), allocator="sparse", relevance="corner"))
+    check_recipe(Recipe(source=str(tmp_path), kind="folder", allocator="sparse", relevance="corner"))
+    stream = tv.VideoStream((96, 128), 20, "sparse", patch=16, relevance="corner", query="where?")
+    assert stream.step(image).allocation.valid.sum() <= 10
 
 
 def test_a_client_cannot_name_a_plug_in(stranger):
     assert "sparse" in ALLOCATORS and "sparse" not in ALLOCATORS.clients
     assert "corner" in tv.SCORERS and "corner" not in client_scorers() and reads_question("corner")
-    with pytest.raises(ValueError, match="plan: allocator must be one of resize, .*got 'sparse'"):
+    with pytest.raises(ValueError, match=r"plan: allocator must be one of resize, .*got 'sparse'"):
         ALLOCATORS.find_for_client("plan", "sparse")
 
 

@@ -146,14 +146,19 @@ class Frame(NamedTuple):
     def _sources(self, grid: tuple[int, int], like: Tensor) -> Tensor:
         """(B, h, w, 2): where in the image each of the h × w parts of the picture lies, from -1 to 1.
 
+        Places are counted from the middle of the image, where float32 has the most digits.
         like: a batch of as many images, on the device of the result
         """
+        scale, (rows, columns) = self.scale, self.given
+        (ux, uy), (vx, vy) = ((part / scale for part in axis) for axis in (self.across, self.down))
+        left, top = self.origin[0] - columns / 2, self.origin[1] - rows / 2
+        corner = round(left * vx + top * vy, 6), round(left * ux + top * uy, 6)  # y, x along the axes of the text
         y, x = (
-            (torch.arange(parts, device=like.device) + 0.5) * (extent / parts) for parts, extent in zip(grid, self.size)
+            (torch.arange(parts, device=like.device) + 0.5) * (extent * scale / parts) + begin
+            for parts, extent, begin in zip(grid, self.size, corner)
         )
-        places = self.apply(torch.stack(torch.meshgrid(x, y, indexing="xy"), -1))
-        rows, columns = self.given
-        return (places * places.new_tensor([2 / columns, 2 / rows]) - 1)[None].expand(len(like), -1, -1, -1)
+        across, down = x * ux + y[:, None] * vx, x * uy + y[:, None] * vy
+        return torch.stack([across * (2 / columns), down * (2 / rows)], -1)[None].expand(len(like), -1, -1, -1)
 
 
 def upright_frame(texture: Texture, angle: float, times: int = 1) -> Frame:

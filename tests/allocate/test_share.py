@@ -8,7 +8,7 @@ import torch
 
 from texturevlm.allocate.layers import layers
 from texturevlm.allocate.plain import resize
-from texturevlm.allocate.share import Item, as_batch, envelope, hand_out, share_budget, spend
+from texturevlm.allocate.share import Item, as_batch, envelope, hand_out, spend
 from texturevlm.allocate.value import expected_value
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
@@ -33,12 +33,11 @@ CARD = an_image((320, 480), legible_scale=4.0, spread=0.2)
 PAGE = an_image((640, 480), legible_scale=2.0)
 
 
-def split_budget(textures, relevances, **options) -> list[int]:
-    return [found.budget for found in share_budget(textures, relevances, **options)]
-
-
-def split(total: int, **options) -> list[int]:
-    return split_budget([CARD[0], PAGE[0]], [CARD[1], PAGE[1]], budget=total, patch=16, **options)
+def split(total: int, *, floors=(1, 1), ceilings=(None, None), worths=(1.0, 1.0), **options) -> list[int]:
+    """The shares of the card and the page."""
+    images = [lambda image=image: image for image in (CARD, PAGE)]
+    items = [Item(*item) for item in zip(images, worths, floors, ceilings)]
+    return spend(items, budget=total, patch=16, **options)
 
 
 @pytest.mark.parametrize("total", [2, 3, 17, 64, 200, 501])
@@ -52,42 +51,34 @@ def test_the_page_gets_more_than_the_card():
 
 
 def test_floor_and_ceiling_hold():
-    assert split(100, floor=40)[0] >= 40
-    assert split(100, ceiling=60) == [40, 60]
-    assert split(100, floor=[10, 5], ceiling=[20, 30]) == [20, 30]  # less than the total: the ceilings
-    assert split(50, floor=[30, 20]) == [30, 20]
+    assert split(100, floors=(40, 40))[0] >= 40
+    assert split(100, ceilings=(60, 60)) == [40, 60]
+    assert split(100, floors=(10, 5), ceilings=(20, 30)) == [20, 30]  # less than the total: the ceilings
+    assert split(50, floors=(30, 20)) == [30, 20]
 
 
 def test_a_weight_draws_tokens():
-    assert split(60, weights=[50, 1])[0] > split(60)[0]
+    assert split(60, worths=(50, 1))[0] > split(60)[0]
     # A page of no weight keeps its floor, but tokens that the other has no use for are not thrown away.
-    assert sum(split(60, weights=[1, 0], floor=4)) == 60
-
-
-def test_the_allocations_use_what_was_spent():
-    items = [Item(lambda image=image: image, floor=1, ceiling=90) for image in (CARD, PAGE)]
-    assert spend(items, budget=90, patch=16) == split(90, floor=1, ceiling=90)
+    assert sum(split(60, worths=(1, 0), floors=(4, 4))) == 60
 
 
 def test_allocations_become_one_batch_with_the_slots_of_the_largest():
-    one, other = (
+    images = (
         an_image((320, 480), legible_scale=2.0, seed=1),
         an_image((320, 480), legible_scale=4.0, spread=0.2, seed=2),
     )
-    found = share_budget([one[0], other[0]], [one[1], other[1]], budget=40, patch=16, allocator="layers")
+    found = [layers(*image, budget=budget, patch=16) for image, budget in zip(images, (30, 10))]
     batch = as_batch(found)
-    assert batch.budget == max(each.budget for each in found) and batch.valid.sum() <= 40
+    assert batch.budget == 30 and batch.valid.sum() <= 40
     for index, each in enumerate(found):
         assert torch.equal(batch.boxes[index][batch.valid[index]], each.boxes[0][each.valid[0]])
 
 
 def test_an_allocator_is_a_name_with_its_options():
-    textures, relevances = zip(CARD, PAGE)
-    named = share_budget(textures, relevances, budget=50, patch=16, allocator="layers", overview=0.3)
-    called = split_budget(textures, relevances, budget=50, patch=16, allocator=partial(layers, overview=0.3))
-    assert [one.budget for one in named] == called
-    with pytest.raises(ValueError, match="share_budget: allocator must be one of"):
-        split_budget(textures, relevances, budget=50, allocator="best")
+    assert split(50, allocator="layers", overview=0.3) == split(50, allocator=partial(layers, overview=0.3))
+    with pytest.raises(ValueError, match="spend: allocator must be one of"):
+        split(50, allocator="best")
 
 
 def test_shared_is_worth_no_less_than_the_same_for_each():
@@ -98,7 +89,7 @@ def test_shared_is_worth_no_less_than_the_same_for_each():
             for texture, relevance, budget in zip(textures, relevances, budgets)
         )
         for name, budgets in {
-            "shared": split_budget(textures, relevances, budget=160, patch=16, allocator=resize),
+            "shared": split(160, allocator=resize),
             "equal": [80, 80],
         }.items()
     }
@@ -126,18 +117,3 @@ def test_the_envelope_is_concave_and_above_the_points():
     curve = [(1, 0.0), (2, 0.0), (4, 0.5), (8, 0.4), (16, 0.6)]
     hull = envelope(curve)
     assert hull == [(1, 0.0), (4, 0.5), (16, 0.6)]
-
-
-def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="share_budget: budget must be at least the sum of the floors, 8, got 7"):
-        split(7, floor=4)
-    with pytest.raises(ValueError, match="share_budget: floor must not exceed ceiling, got 9 above 5 for image 0"):
-        split(30, floor=[9, 1], ceiling=5)
-    with pytest.raises(ValueError, match="share_budget: ceiling must be one number or 2, got 3"):
-        split(30, ceiling=[5, 5, 5])
-    with pytest.raises(ValueError, match="share_budget: weights must be 2 numbers of at least 0"):
-        split(30, weights=[1.0, -1.0])
-    with pytest.raises(ValueError, match="share_budget: textures and relevances must be equally many"):
-        split_budget([CARD[0]], [], budget=4)
-    with pytest.raises(ValueError, match=r"at 0"):
-        split_budget([CARD[0]], [PAGE[1]], budget=4)

@@ -14,6 +14,8 @@ from texturevlm import vlm
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import share_budget
 from texturevlm.ask import session as sessions
+from texturevlm.placement import in_slots
+from texturevlm.placement.placement import MIN_CHANCE, joined, place_together
 from texturevlm.relevance import AttentionScorer, WordsScorer, find_relevance, find_scorer, prepared
 from texturevlm.relevance.ocr import Page, Word
 
@@ -24,7 +26,7 @@ def test_an_answer_is_what_the_adapter_generates_from_what_was_chosen(adapter):
     asked = models.asked(adapter, budget=14, relevance="none")
     session = asked.prepare(models.noise(150, 210))
     (chosen,) = session.choose(QUESTION)
-    ids = adapter.generate(QUESTION, session.images[0].texture, chosen.allocation, do_sample=False, **SHORT)
+    ids = adapter.generate(QUESTION, session.pictures[0].texture, chosen.allocation, do_sample=False, **SHORT)
     assert asked.ask(models.noise(150, 210), QUESTION, **SHORT) == adapter.decode(ids)[0].strip()
     assert adapter.decode(ids)[0].strip()
 
@@ -79,7 +81,7 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(qwen):
     card, page = torch.full((3, 200, 200), 0.5), models.noise(400, 300)
     card[:, 90:110, 90:110] = 0.0
     session = asked.prepare([card, page])
-    first, second = (int(one.allocation.valid.sum()) for one in session.choose(QUESTION))
+    first, second = (one.tokens for one in session.choose(QUESTION))
     assert first + second <= 40 and second > first > 0
     assert isinstance(session.ask(QUESTION, **SHORT), str)
     assert asked.ask([card, page], QUESTION, **SHORT) == session.ask(QUESTION, **SHORT)
@@ -88,15 +90,15 @@ def test_images_share_one_budget_and_the_fuller_one_gets_more(qwen):
 def test_images_are_weighed_by_the_chance_that_the_question_is_about_them(qwen, monkeypatch):
     page = Page((Word("total", (20, 20, 60, 32), 0, 1.0), Word("42", (70, 20, 90, 32), 0, 1.0)), (320, 320))
     session = models.asked(qwen, budget=60).prepare([models.noise(320, 320), models.noise(320, 320)])
-    for one, own in zip(session.images, (Page((), (320, 320)), page)):
-        one.prepared.keep(find_scorer("ask", "words"), (own,))
+    for picture, own in zip(session.prepared(session.model.config), (Page((), (320, 320)), page)):
+        picture.memo.keep(find_scorer("ask", "words"), (own,))
     weighed = []
 
     def trading(textures, relevances, *, weights, **options):
         weighed.append(weights)
         return share_budget(textures, relevances, weights=weights, **options)
 
-    monkeypatch.setattr("texturevlm.ask.choose.share_budget", trading)
+    monkeypatch.setattr("texturevlm.placement.placement.share_budget", trading)
     session.choose("what is the total ?", relevance="words")
     session.choose("what is the total ?", relevance="none")
     assert weighed[0][0] == MIN_CHANCE < 0.5 < weighed[0][1]
@@ -129,10 +131,11 @@ def test_the_maps_are_those_of_choose_tokens(qwen):
     page = Page((Word("total", (10, 10, 60, 22), 0, 1.0),), (160, 160))
     attention = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0))
     session = models.asked(qwen, budget=8).prepare(models.patterned(160, 160))
-    one = session.images[0]
+    (picture,) = session.pictures
     for scorer in ("none", WordsScorer(page), AttentionScorer(attention)):
-        wanted = find_relevance(one.texture, QUESTION, relevance=scorer)
-        found = one.relevance(QUESTION, budget=8, relevance=scorer)
+        wanted = find_relevance(picture.texture, QUESTION, relevance=scorer)
+        (placement,) = session.choose(QUESTION, relevance=scorer, turn=0.0)
+        found = placement.relevance
         assert found.scorer == wanted.scorer
         for name in ("mass", "legible_scale", "ink"):
             assert torch.equal(getattr(found, name), getattr(wanted, name)), (scorer, name)
@@ -154,7 +157,7 @@ def test_a_budget_beyond_the_grid_and_an_image_below_one_token(adapter, size):
     for captured in (False, True):
         asked = models.asked(adapter, budget=30, relevance="none", captured=captured)
         (chosen,) = asked.prepare(image).choose(QUESTION)
-        assert 0 < int(chosen.allocation.valid.sum()) <= 30
+        assert 0 < chosen.tokens <= 30
         found.append(
             [asked.ask(image, QUESTION, **SHORT), asked.ask(image, QUESTION, looks=2, relevance="auto", **SHORT)]
         )
@@ -177,16 +180,15 @@ def test_a_model_in_bfloat16_and_a_scene_that_follows_it():
     assert isinstance(session.ask(QUESTION, **SHORT), str)
     adapter.model.to(torch.float32)
     assert isinstance(first, str)
-    one = session.images[0]
-    one.on(torch.device("meta"))
-    assert one.texture.device.type == "meta" and "maps" not in one.__dict__
+    moved = session.pictures[0].to(torch.device("meta"))
+    assert moved.texture.device.type == "meta" and "maps" not in moved.memo.__dict__
 
 
 def test_joined_keeps_every_used_footprint_first(qwen):
     session = models.asked(qwen, budget=9, relevance="none").prepare(models.noise(64, 64))
     (few,) = session.choose(QUESTION)
-    both = joined(few.allocation, few.allocation)
-    used = int(few.allocation.valid.sum())
+    both = joined(few.given, few.given)
+    used = few.tokens
     assert used == 4 and both.budget == 18
     assert both.valid[0].tolist() == [True] * 8 + [False] * 10
     assert torch.equal(both.boxes[0, :4], both.boxes[0, 4:8])
@@ -195,11 +197,11 @@ def test_joined_keeps_every_used_footprint_first(qwen):
 @pytest.mark.parametrize(("slots", "used"), [(9, 4), (4, 4), (12, 4)])
 def test_in_slots_keeps_what_is_used(qwen, slots, used):
     (chosen,) = models.asked(qwen, budget=9, relevance="none").prepare(models.noise(64, 64)).choose(QUESTION)
-    found = in_slots(chosen.allocation, slots)
+    found = in_slots(chosen.given, slots)
     assert found.budget == slots and int(found.valid.sum()) == used
-    assert torch.equal(found.boxes[0, :4], chosen.allocation.boxes[0, :4])
+    assert torch.equal(found.boxes[0, :4], chosen.given.boxes[0, :4])
     with pytest.raises(ValueError, match="must use at most 3 tokens, got 4"):
-        in_slots(chosen.allocation, 3)
+        in_slots(chosen.given, 3)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +250,12 @@ def test_weighted_tokens_are_the_models_own_grid_weighted_by_relevance(qwen):
     asked = models.asked(qwen, budget=3, relevance="none", tokens="weighted")
     session = asked.prepare(image)
     (chosen,) = session.choose(QUESTION)
-    texture = session.images[0].texture
-    assert int(chosen.allocation.valid.sum()) == 5 * 6  # whatever the budget
-    assert float(chosen.weights.max()) == 1 and float(chosen.weights.min()) < 0.5
+    texture = session.pictures[0].texture
+    assert chosen.tokens == 5 * 6  # whatever the budget
+    assert float(chosen.weight.max()) == 1 and float(chosen.weight.min()) < 0.5
     mean = vlm.grid_weights(qwen, texture, chosen.relevance.mass)
-    assert torch.allclose(chosen.weights, mean / mean.amax())
-    wanted = qwen.generate(QUESTION, texture, chosen.allocation, weights=chosen.weights, do_sample=False, **SHORT)
+    assert torch.allclose(chosen.weight, mean / mean.amax())
+    wanted = qwen.generate(QUESTION, texture, chosen.allocation, weights=chosen.weight, do_sample=False, **SHORT)
     assert session.ask(QUESTION, **SHORT) == qwen.decode(wanted)[0].strip()
 
 
@@ -270,12 +272,12 @@ def test_merged_tokens_keep_the_budget_and_change_what_is_too_coarse(qwen):
     asked = models.asked(qwen, budget=9, relevance="none", allocator="dag")
     session = asked.prepare(models.patterned(320, 384))
     (plain,) = session.choose(QUESTION)
-    how = asked.choosing(tokens="merged")
-    (merged,) = session.asked(QUESTION, QUESTION, how, apart=True).chosen
-    assert torch.equal(merged.allocation.boxes, plain.allocation.boxes) and int(plain.allocation.valid.sum()) == 9
+    how = asked.config_for(tokens="merged")
+    (merged,) = session.request(QUESTION, QUESTION, how, apart=True).placements
+    assert torch.equal(merged.given.boxes, plain.given.boxes) and plain.tokens == 9
     assert plain.pixels is None and merged.pixels.shape == (1, 9, 3, qwen.side, qwen.side)
-    given = [session.asked(QUESTION, QUESTION, one, apart=True) for one in (asked.choosing(), how)]
-    inputs = [qwen.prepare(QUESTION, one.textures, [one.chosen[0].allocation]) for one in given[:1]]
+    given = [session.request(QUESTION, QUESTION, one, apart=True) for one in (asked.config_for(), how)]
+    inputs = [qwen.prepare(QUESTION, one.textures, [one.placements[0].allocation]) for one in given[:1]]
     inputs += [qwen.prepare(QUESTION, given[1].textures, [merged.allocation], pixels=[merged.pixels])]
     assert torch.equal(*(one["input_ids"] for one in inputs))
     assert not torch.equal(*(one["pixel_values"] for one in inputs))
@@ -295,13 +297,14 @@ def test_weighted_tokens_refuse_a_second_look_and_other_words(qwen):
 def test_a_look_after_an_answer_shows_what_was_chosen_then(qwen, monkeypatch):
     asked, image = models.asked(qwen, budget=9, relevance="none"), models.noise(90, 120)
     session, runs = asked.prepare(image), []
-    monkeypatch.setattr(sessions, "choose", lambda *given, **how: runs.append(given[1]) or choose(*given, **how))
+    watched = lambda *given, **how: runs.append(given[1]) or place_together(*given, **how)  # noqa: E731
+    monkeypatch.setattr(sessions, "place_together", watched)
     session.ask(QUESTION, **SHORT)
     (first,) = session.choose(QUESTION)
     session.look(QUESTION)
     assert runs == [QUESTION]
     (other,) = session.choose(QUESTION, budget=4)
-    assert other.allocation.budget == 4 and first.allocation.budget == 9 and len(runs) == 2
+    assert other.given.budget == 4 and first.given.budget == 9 and len(runs) == 2
     session.choose("and there ?", budget=4)
     for _ in range(2):  # a function may say something else each time
         session.choose(QUESTION, allocator=lambda *given, **how: ALLOCATORS["fit"](*given, **how))

@@ -93,8 +93,8 @@ def plain_logprobs(vlm, answer, images, question):
     """Of the tokens of an answer, by one forward pass over prompt and answer."""
     session = vlm.prepare(images)
     prompt = conversation(*images, question=question)
-    adapter, textures = vlm.adapter, [image.texture for image in session.images]
-    inputs = adapter.prepare(prompt, textures, [one.allocation for one in answer.chosen])
+    adapter, textures = vlm.adapter, [image.texture for image in session.pictures]
+    inputs = adapter.prepare(prompt, textures, [one.allocation for one in answer.placements])
     ids = torch.tensor([adapter.tokenizer.convert_tokens_to_ids(answer.tokens)])
     start = inputs["input_ids"].shape[1]
     inputs["input_ids"] = torch.cat([inputs["input_ids"], ids], 1)
@@ -115,7 +115,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(vlm, options):
     found = vlm.ask(images, questions, return_details=True, **SHORT, **options)
     for own, question, answers in zip(images, questions, found, strict=True):
         for answer in answers if "num_beams" in options else [answers]:
-            assert len(answer.tokens) == 4 and len(answer.chosen) == len(own)
+            assert len(answer.tokens) == 4 and len(answer.placements) == len(own)
             wanted = plain_logprobs(vlm, answer, own, question)
             assert torch.allclose(torch.tensor(answer.logprobs), wanted, atol=1e-4)
             assert answer.logprob == pytest.approx(float(wanted.sum()), abs=1e-3)
@@ -177,7 +177,7 @@ def test_ask_and_attach_take_what_the_other_returns(tmp_path):
     assert vlm.model is model and vlm.processor is processor and vlm.budget == 5
     again = tv.attach(vlm.model, vlm.processor, budget=64)
     assert (again.budget, again.relevance) == (64, "none")
-    assert tv.VLM(vlm.model, vlm.processor, budget=7).relevance == "none"
+    assert tv.VLM(vlm.model, vlm.processor, budget=7).config.tokens.relevance == "none"
     assert vlm.ask(picture(64, 64), QUESTION, **SHORT)
     tv.detach(model)
     assert not hasattr(model, ATTRIBUTE)

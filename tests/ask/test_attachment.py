@@ -15,6 +15,7 @@ from tests.ask.models import OPTIONS, QUESTION, conversation, inputs_of, picture
 from tests.vlm import small
 from texturevlm.ask import attachment
 from texturevlm.ask.processor import TextureProcessor
+from texturevlm.placement import CapturedChoice, TokenConfig, prepare
 
 OURS = "texturevlm"
 
@@ -290,11 +291,11 @@ def test_graphs_go_with_the_hooks(qwen, way):
     asked = tv.VLM(*qwen, budget=9, relevance="none", captured=True)
     asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
     graphs, choice = weakref.ref(asked.graphs.fixed), FakeReplay()
-    asked._choice._kept["a size"] = choice
+    asked._choice.kept["a size"] = choice
     assert graphs() is not None
     {"vlm": asked.detach, "processor": asked.processor.detach, "model": lambda: tv.detach(asked.model)}[way]()
     gc.collect()
-    assert graphs() is None and choice.finished and not asked._choice._kept
+    assert graphs() is None and choice.finished and not asked._choice.kept
 
 
 def test_graphs_stay_for_the_other_processor_of_a_model(qwen):
@@ -311,14 +312,14 @@ def test_graphs_go_when_the_model_left_the_gpu(qwen, monkeypatch):
         on_a_gpu.setattr(type(asked.graphs), "wanted", True)
         asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)
     graphs = weakref.ref(asked.graphs.fixed)
-    asked._choice._kept["a size"] = FakeReplay()
+    asked._choice.kept["a size"] = FakeReplay()
     asked.ask(picture(100, 140), QUESTION, max_new_tokens=1)  # on the CPU, where nothing is captured
     gc.collect()
-    assert graphs() is None and not asked._choice._kept
+    assert graphs() is None and not asked._choice.kept
     moved = CapturedChoice()
-    moved._kept["a size"], moved._device = FakeReplay(), torch.device("cuda")
-    image = PreparedImage(picture(100, 140), patch=32, device=torch.device("cpu"))
-    assert moved(image, "", budget=9, allocator="auto", relevance="none") is None and not moved._kept
+    moved.kept["a size"], moved._device = FakeReplay(), torch.device("cuda")
+    how = TokenConfig(9, relevance="none", turn=0.0)
+    assert moved.place(prepare(picture(100, 140), how), "", how) is None and not moved.kept
 
 
 def test_a_processor_without_any_attached_model_says_so_once(qwen, monkeypatch):

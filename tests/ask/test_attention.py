@@ -106,7 +106,7 @@ def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
 
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", pointing)
     (chosen,) = session.choose(QUESTION, looks=2)
-    allocation = chosen.allocation
+    allocation = chosen.given
     assert points == [10] and allocation.budget == 40 and int(allocation.valid.sum()) == 40
     fine = allocation.level[0] < allocation.level[0, :10].min() - 0.1
     x = allocation.centre[0, fine, 0]
@@ -118,7 +118,7 @@ def test_two_looks_at_several_images_stay_within_the_budget(adapter):
     asked = models.asked(adapter, budget=24)
     session = asked.prepare([models.noise(300, 200), models.noise(150, 150, seed=1)])
     chosen = session.choose(QUESTION, looks=2)
-    used = [int(one.allocation.valid.sum()) for one in chosen]
+    used = [one.tokens for one in chosen]
     assert sum(used) <= 24 and min(used) >= 1
     assert {one.relevance.scorer for one in chosen} == {"attention"}
     assert isinstance(session.ask(QUESTION, looks=2, max_new_tokens=3), str)

@@ -132,7 +132,7 @@ def test_settings_come_from_the_hub_too(monkeypatch, whole, tmp_path):
     (cached / "refs" / "main").write_text("0" * 40)
     tv.TextureProcessor.from_pretrained(whole, budget=6, relevance="none").save_pretrained(snapshot)
     model = tv.load_vlm("some/model", cache_dir=tmp_path, device="cpu")
-    assert (model.budget, model.relevance) == (6, "none")
+    assert (model.budget, model.config.tokens.relevance) == (6, "none")
     processor = tv.TextureProcessor.from_pretrained("some/model", cache_dir=tmp_path)
     assert processor.budget == 6 and processor.config.model_type == "qwen3_vl"
     (snapshot / "config.json").unlink()
@@ -241,9 +241,9 @@ def test_a_budget_beyond_the_context(whole, capsys):
         ({"budget": "24"}, "budget must be a whole number, got '24'"),
         ({"budget": (4, 9)}, r"budget must be a whole number, got \(4, 9\)"),
         ({"relevance": tv.SCORERS["scout"]}, "relevance must be a scorer, got the class ScoutScorer"),
-        ({"relevance": []}, "relevance must be a name or several names, got none"),
+        ({"relevance": []}, r"relevance must be a scorer or the name of one, got \[\]"),
         ({"relevance": ["scout", "none"]}, "relevance must be a scorer or the name of one, got \\['scout', 'none'\\]"),
-        ({"allocator": 5}, "allocator must be a name or a function, got 5"),
+        ({"allocator": 5}, "allocator must be a name, or an object of its kind, got 5"),
     ],
 )
 def test_options_of_another_kind(options, said):

@@ -1,10 +1,9 @@
 """A document is asked like an image: pages are chosen per question, and the prompt names them."""
 
-import dataclasses
-
 import pytest
 from PIL import Image
 
+import texturevlm as tv
 from tests.ask import models
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm.ask import documents
@@ -27,7 +26,7 @@ def model(qwen):
 def test_the_details_list_pages_and_tokens(model, report):
     answer = model.ask(report, "the mosquito", return_details=True, max_new_tokens=2)
     assert 4 in answer.pages and set(answer.pages) <= {1, 2, 3, 4}
-    tokens = [int(one.allocation.valid.sum()) for one in answer.chosen]
+    tokens = [one.tokens for one in answer.placements]
     assert list(answer.pages.values()) == tokens and sum(tokens) <= 40
     assert model.ask(Image.new("RGB", (64, 64)), "x", return_details=True, max_new_tokens=2).pages == {}
 
@@ -66,10 +65,10 @@ def test_the_same_question_is_not_read_twice(model, report, monkeypatch):
     assert len(calls) == 1 and picture.size[0] > 0
     chosen = session.choose("the zeppelin")
     assert len(calls) == 2
-    assert 0 < sum(int(one.allocation.valid.sum()) for one in chosen) <= 40
+    assert 0 < sum(one.tokens for one in chosen) <= 40
 
 
-def test_at_most_so_many_pages_get_tokens_of_their_own(model, report):
+def test_at_most_so_many_pages_get_tokens_of_their_own(model, report, monkeypatch):
     def pages(**options):
         found = model.ask(report, "the umbrella", return_details=True, max_new_tokens=2, **options).pages
         return [number for number, tokens in found.items() if tokens > 1]  # the others are on the sheet
@@ -77,7 +76,8 @@ def test_at_most_so_many_pages_get_tokens_of_their_own(model, report):
     assert pages(fine_pages=1) == [2] and len(pages(fine_pages=2)) == 2
     assert len(model.prepare(report).choose("the umbrella", fine_pages=1)) == 2  # with the sheet
     assert model.look(report, "the umbrella", fine_pages=1).size != model.look(report, "the umbrella").size
-    model.adapter.trained = dataclasses.replace(model.adapter.trained, fine_pages=1)
+    monkeypatch.setattr(model.model.config, "texturevlm", {"fine_pages": 1}, raising=False)
+    model = tv.VLM(model.model, model.processor.processor, budget=40, relevance="scout")
     assert pages() == [2] and len(pages(fine_pages=2)) == 2  # what the checkpoint names is a default
 
 

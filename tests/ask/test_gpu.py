@@ -114,7 +114,7 @@ def test_an_image_that_is_asked_often_is_read_by_the_texture_units(adapter):
     image = models.noise(200, 300)
     for model in both(adapter, relevance="none"):
         plain, kept = model.prepare(image), model.prepare(image, questions=10_000)
-        assert plain.images[0].texture.resident is None and kept.images[0].texture.resident is not None
+        assert plain.pictures[0].texture.resident is None and kept.pictures[0].texture.resident is not None
         check_same(told(kept.ask, QUESTION), told(plain.ask, QUESTION))
 
 
@@ -213,7 +213,7 @@ def test_a_model_that_went_away_and_came_back(adapter):
     adapter.model.to("cpu")
     try:
         check_same(told(session.ask, QUESTION), wanted)
-        assert session.images[0].texture.device.type == "cpu"
+        assert session.pictures[0].texture.device.type == "cpu"
         where_they_lay = [torch.full_like(one, torch.nan, device=DEVICE) for one in adapter.model.parameters()]
     finally:
         adapter.model.to(DEVICE)
@@ -283,7 +283,7 @@ def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_
         image[:, :, : 100 * turn] = 0.9  # another choice each time
         ours, theirs = (one.prepare(image).choose(question)[0] for one in (replayed, plain))
         for name in ("centre", "ddx", "ddy", "valid"):
-            torch.testing.assert_close(getattr(ours.allocation, name), getattr(theirs.allocation, name))
+            torch.testing.assert_close(getattr(ours.given, name), getattr(theirs.given, name))
         torch.testing.assert_close(ours.relevance.mass, theirs.relevance.mass)
         assert ours.relevance.scorer == theirs.relevance.scorer
         graphs = list(replayed._choice._kept.values())

@@ -118,9 +118,9 @@ def test_what_a_saved_processor_says_is_the_default(tmp_path):
     given = tv.TextureProcessor.from_pretrained(path, budget=5, allocator="fit", relevance="scout")
     given.save_pretrained(path)
     model = tv.load_vlm(path, device="cpu")
-    assert (model.budget, model.allocator, model.relevance) == (5, "fit", "scout")
+    assert (model.budget, model.config.tokens.allocator, model.config.tokens.relevance) == (5, "fit", "scout")
     model = tv.load_vlm(path, device="cpu", budget=7, allocator="auto", relevance="none")
-    assert (model.budget, model.allocator, model.relevance) == (7, "auto", "none")
+    assert (model.budget, model.config.tokens.allocator, model.config.tokens.relevance) == (7, "auto", "none")
     assert tv.load_vlm(path, device="cpu", relevance="none").budget == 5
     assert tv.TextureProcessor.from_pretrained(path, budget=None).budget == 5
 
@@ -131,7 +131,7 @@ def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair,
     given = tv.TextureProcessor.from_pretrained(path, budget=pair, relevance=("scout", "none"))
     given.save_pretrained(path)
     model = tv.load_vlm(path, device="cpu")
-    assert (model.budget, model.relevance) == (wanted, "scout")
+    assert (model.budget, model.config.tokens.relevance) == (wanted, "scout")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair,
         ({"budget": [9, 4]}, r"budget must be a number or a pair \(low, high\), got \(9, 4\)"),
         ({"relevance": "smell"}, "relevance must be one of .*, got 'smell'"),
         ({"relevance": ["scout", 3]}, "relevance must be a scorer or the name of one, got 3"),
-        ({"allocator": None}, "allocator must be a name or a function, got None"),
+        ({"allocator": None}, "allocator must be a name, or an object of its kind, got None"),
         ({"model": None}, "must be as save_pretrained wrote it"),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypa
     monkeypatch.setattr(tv, "load_vlm", lambda *args, **options: asked.append(load_vlm(*args, **options)) or asked[-1])
     command = ("ask", "examples/invoice.png", "What?", "--model", path, "--device", "cpu", "--max-new-tokens", 2)
     assert status(*command) == 0 and status(*command, "--budget", 6, "--relevance", "scout") == 0
-    assert [(one.budget, one.relevance) for one in asked] == [(5, "none"), (6, "scout")]
+    assert [(one.budget, one.config.tokens.relevance) for one in asked] == [(5, "none"), (6, "scout")]
     capsys.readouterr()
     assert status("ask", "--help") == 0
     said = " ".join(capsys.readouterr().out.split())

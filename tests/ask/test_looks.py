@@ -9,7 +9,8 @@ from tests.ask import models
 from tests.ask.test_videos import film
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.ask.confidence import chance_of, features_of
-from texturevlm.placement.finer import Finer
+from texturevlm.placement import Finer, TokenConfig
+from texturevlm.video import clip
 from texturevlm.vlm.trained import trained_as
 
 QUESTION = models.QUESTION
@@ -17,7 +18,7 @@ OPTIONS = {"max_new_tokens": 4, "return_details": True}
 
 
 def tokens(answer):
-    return sum(int(one.allocation.valid.sum()) for one in answer.chosen)
+    return sum(one.tokens for one in answer.placements)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,10 @@ def test_the_overview_is_not_read_again(asked, page, monkeypatch):
 
 def test_each_look_shows_print_as_finely_as_its_budget_needs(asked, page, monkeypatch):
     """10 tokens, then 30: the relevance of the second look is that of 30 tokens."""
-    monkeypatch.setattr(asked.adapter, "trained", replace(asked.adapter.trained, finer=Finer(((10, 3.0), (30, 1.5)))))
+    adapter = asked.processor.adapter
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, finer=Finer(((10, 3.0), (30, 1.5)))))
     two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    scales = [one.chosen[0].relevance.legible_scale for one in (two.earlier, two)]
+    scales = [one.placements[0].relevance.legible_scale for one in (two.earlier, two)]
     rest = 40 - tokens(two.earlier)
     times = 3.0 / Finer(((10, 3.0), (30, 1.5))).at(rest)
     torch.testing.assert_close(scales[1], scales[0] * times)
@@ -88,7 +90,7 @@ def test_the_second_look_goes_where_the_overview_is_not_legible(asked):
     """What is left is on the noisy half."""
     page = models.patterned(640, 640)
     two = asked.ask(page, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    allocation = two.chosen[0].allocation
+    allocation = two.placements[0].given
     fine = allocation.valid[0] & (allocation.level[0] < allocation.level[0][allocation.valid[0]].max() - 0.5)
     assert fine.any() and float(allocation.centre[0, fine, 0].float().mean()) < 320
 
@@ -96,7 +98,7 @@ def test_the_second_look_goes_where_the_overview_is_not_legible(asked):
 def test_several_images_and_questions(asked):
     images = [models.patterned(192, 192), models.patterned(160, 320, seed=3)]
     two = asked.ask(images, QUESTION, looks="auto", sure=1.0, **OPTIONS)
-    assert len(two.chosen) == 2 and tokens(two) <= 40
+    assert len(two.placements) == 2 and tokens(two) <= 40
     both = asked.ask(images, [QUESTION, "what is there ?"], looks="auto", sure=1.0, max_new_tokens=4)
     assert both[0] == two.text and len(both) == 2
 
@@ -178,23 +180,22 @@ def test_levels_and_coordinates_are_those_asked_for(asked):
 
 def test_the_second_look_at_a_video_goes_where_the_first_is_not_legible(asked, monkeypatch):
     """What the first look made legible gets no second token, and what the model attended to gets more."""
-    from texturevlm.video import clip
-
+    how = TokenConfig(relevance="none")
     frames = torch.zeros(2, 3, 256, 256)
     frames[:, :, :, :128] = (models.noise(256, 128) > 0.5).float()  # fine print on the left; nothing on the right
     moments = [clip.Moment.of([(frames[0] * 255).byte(), (frames[1] * 255).byte()], 0.0, 2)]
-    (first,) = clip.choose_clip(moments, budget=8, patch=32, relevance="none")
+    (first,) = clip.choose_clip(moments, "", how.given(budget=8))
     found = {}
     for corner in (0, 192):
         attention = torch.zeros(1, 64, 64)
         attention[:, corner // 4 : corner // 4 + 16, :16] = 1 / 256
         seen = {0.0: clip.MomentEvidence(first.allocation, attention)}
-        (again,) = clip.choose_clip(moments, budget=12, patch=32, relevance="none", seen=seen)
+        (again,) = clip.choose_clip(moments, "", how.given(budget=12), seen=seen)
         scale = clip.delivered_scale(again.allocation, (8, 8))[0]
         found[corner] = float(scale[corner // 32, 0])
         other = float(scale[(192 - corner) // 32, 0])
         assert found[corner] <= other and float(again.allocation.centre[0, again.allocation.valid[0], 0].max()) < 192
     plain = [clip.Moment.of([torch.full((3, 256, 256), 99, dtype=torch.uint8)], 0.0, 2)]
-    (first,) = clip.choose_clip(plain, budget=64, patch=32, relevance="none")
+    (first,) = clip.choose_clip(plain, "", how.given(budget=64))
     legible = {0.0: clip.MomentEvidence(first.allocation, torch.full((1, 8, 8), 1 / 64))}
-    assert clip.choose_clip(plain, budget=12, patch=32, relevance="none", seen=legible) == []
+    assert clip.choose_clip(plain, "", how.given(budget=12), seen=legible) == []

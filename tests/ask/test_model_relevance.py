@@ -32,7 +32,7 @@ def test_all_tokens_follow_the_attention(monkeypatch, side):
 
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", pointing)
     (chosen,) = session.choose(QUESTION)
-    allocation = chosen.allocation
+    allocation = chosen.given
     assert 0.5 * COARSE_VIEW < seen[0] <= COARSE_VIEW and int(allocation.valid.sum()) <= 24
     mass = chosen.relevance.mass[0]
     left = float(mass[:, : mass.shape[1] // 2].sum())
@@ -44,7 +44,8 @@ def test_print_is_shown_as_finely_as_the_tokens_that_are_spent_need(monkeypatch,
     """By attention: all tokens behind a coarse view, or those that are left after an overview."""
     asked = VLM(*models.built("qwen3_vl"), budget=40, relevance="model" if looks == 1 else "auto")
     finer = Finer(((10, 3.0), (160, 1.5)))
-    monkeypatch.setattr(asked.adapter, "trained", replace(asked.adapter.trained, finer=finer))
+    adapter = asked.processor.adapter
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, finer=finer))
     session = asked.prepare(models.noise(512, 512))
     seen = []
 
@@ -67,7 +68,7 @@ def test_the_real_attention_of_a_small_model_is_read_for_every_question():
     session = asked.prepare([models.noise(300, 200), models.noise(150, 150, seed=1)])
     chosen = session.choose(QUESTION)
     assert {one.relevance.scorer for one in chosen} == {"attention"}
-    assert sum(int(one.allocation.valid.sum()) for one in chosen) <= 12
+    assert sum(one.tokens for one in chosen) <= 12
     assert isinstance(session.ask(QUESTION, max_new_tokens=3), str)
 
 
@@ -90,9 +91,7 @@ def test_under_attach_the_model_chooses_as_in_ask():
     (chosen,) = asked.prepare(models.noise(300, 200)).choose(QUESTION)
     attached = asked.processor
     found = inputs_of(attached, conversation(models.noise(300, 200)))
-    ((view,),) = asked.adapter.groups(
-        PromptImage(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.allocation)
-    )
+    ((view,),) = asked.adapter.groups(PromptImage(tv.Texture.open(models.noise(300, 200)).mipmapped(), chosen.given))
     assert torch.allclose(found["pixel_values"], asked.adapter.pixel_inputs([view])["pixel_values"], atol=1e-5)
     plain = tv.attach(*models.built("qwen3_vl"), budget=12, relevance="none")
     other = inputs_of(plain, conversation(models.noise(300, 200)))

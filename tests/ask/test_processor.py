@@ -286,13 +286,13 @@ def test_positions_survive_half_precision(attached):
 def test_budgets_and_relevance_are_drawn_per_prompt(qwen, monkeypatch):
     model, given = qwen
     processor = TextureProcessor(given, model.config, budget=(4, 32), relevance=("none", "auto"))
-    drawn, choose = [], module.choose
+    drawn, place_together = [], module.place_together
 
-    def recording(images, question, *, budget, relevance, **options):
-        drawn.append((budget, relevance))
-        return choose(images, question, budget=budget, relevance=relevance, **options)
+    def recording(pictures, question, how):
+        drawn.append((how.budget, how.relevance))
+        return place_together(pictures, question, how)
 
-    monkeypatch.setattr(module, "choose", recording)
+    monkeypatch.setattr(module, "place_together", recording)
     prompt = conversation(picture(320, 320), question="")
     for _ in range(6):
         inputs = inputs_of(processor, [prompt] * 2, processor_kwargs={"padding": True})

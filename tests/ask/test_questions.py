@@ -45,13 +45,13 @@ def processor():
 @pytest.fixture
 def asked(monkeypatch):
     """The questions that tokens were chosen for."""
-    found, choose = [], module.choose
+    found, place_together = [], module.place_together
 
-    def recording(images, question, **options):
+    def recording(pictures, question, how):
         found.append(question)
-        return choose(images, question, **options)
+        return place_together(pictures, question, how)
 
-    monkeypatch.setattr(module, "choose", recording)
+    monkeypatch.setattr(module, "place_together", recording)
     return found
 
 

@@ -16,8 +16,9 @@ from texturevlm import load_vlm
 from texturevlm.ask import pretrained
 from texturevlm.ask.attention import question_attention
 from texturevlm.ask.messages import conversation_about
-from texturevlm.placement import choose_tokens
+from texturevlm.placement import Placement, TokenConfig, choose_tokens, prepare
 from texturevlm.placement.finer import Finer
+from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import FixedBudget
@@ -108,7 +109,8 @@ def test_it_is_asked_as_it_was_trained(reader, question, monkeypatch):
     assert float((found - wanted[: before + 2]).abs().max()) < 1e-4
     fixed = first_logits(FixedBudget(reader.adapter, BUDGET, masked=True), prompt, texture, allocation)
     assert float((fixed[0] - wanted[before + 1]).abs().max()) < 1e-4
-    monkeypatch.setattr("texturevlm.ask.processor.choose", lambda *given, **options: [Chosen(allocation, None)])
+    chosen = Placement(prepare(texture, TokenConfig(turn=0.0)), allocation, find_relevance(texture, relevance="none"))
+    monkeypatch.setattr("texturevlm.ask.processor.place_together", lambda *given, **options: [chosen])
     spelled = reader.processor.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     inputs = reader.processor(images=[page()], text=[spelled], return_tensors="pt")
     with torch.no_grad():
@@ -139,11 +141,11 @@ def test_the_chance_that_it_cannot_read(reader):
     shown_as_it_is(reader)
     found = reader.ask(page(), ["total?", "Who?"], return_details=True, max_new_tokens=2)
     for one, question in zip(found, ("total?", "Who?")):
-        (chosen,) = one.chosen
+        (chosen,) = one.placements
         prompt = conversation_about(1, question, reader.adapter.marks)
         texture = Texture.open(page().convert("RGB")).mipmapped()
         with torch.no_grad():
-            logits = reader.model(**reader.adapter.prepare(prompt, texture, chosen.allocation)).logits[0, -1]
+            logits = reader.model(**reader.adapter.prepare(prompt, texture, chosen.given)).logits[0, -1]
         assert one.unreadable == pytest.approx(float(logits.softmax(-1)[FIRST + ord("?") - 32]), rel=1e-3)
     beams = reader.ask(page(), ["total?", "Who?"], return_details=True, max_new_tokens=2, num_beams=3)
     assert [one.unreadable for one in beams] == pytest.approx([one.unreadable for one in found], rel=1e-3)
@@ -205,7 +207,7 @@ def test_ask_needs_no_model(folder, monkeypatch, tmp_path, capsys):
 def test_the_folder_says_how_tokens_are_chosen(tmp_path):
     save_folder(small_network(), tmp_path, budget=48)
     model = load_vlm(tmp_path, device="cpu")
-    assert (model.budget, model.relevance) == (48, "scout")
+    assert (model.budget, model.config.tokens.relevance) == (48, "scout")
     assert load_vlm(tmp_path, device="cpu", budget=20).budget == 20
 
 
@@ -241,7 +243,6 @@ def test_the_server_prepares_an_enlarged_page_anew(reader):
     from texturevlm.serve.pictures import Picture
 
     picture = Picture(Texture.open(page().convert("RGB")).mipmapped())
-    (image,) = picture.session(reader).images
-    assert image.times == 2 and image.prepared.texture is image.texture
     (found,) = picture.session(reader).choose("total", budget=12)
-    assert found.allocation.size == (420, 300) and float(found.allocation.centre[..., 1].max()) > 210
+    assert found.picture.frame.scale == 0.5 and found.picture.memo.texture is found.picture.texture
+    assert found.given.size == (420, 300) and float(found.given.centre[..., 1].max()) > 210

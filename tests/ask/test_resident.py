@@ -7,6 +7,7 @@ import torch
 
 from tests.ask import models
 from texturevlm.ops import backend as backends
+from texturevlm.placement import TokenConfig, prepare
 from texturevlm.types import Texture
 
 
@@ -29,21 +30,21 @@ def test_only_what_is_asked_often_enough_is_kept(monkeypatch):
     """A stand-in for the texture units: this machine need not have any."""
     made = []
     always = SimpleNamespace(no_kernel_because=lambda tensor: None, texture_pays=backends.texture_pays)
-    monkeypatch.setattr("texturevlm.ask.prepared.backends", always)
+    monkeypatch.setattr("texturevlm.placement.picture.backends", always)
     monkeypatch.setattr(Texture, "on_device", lambda texture: made.append(texture.size) or texture)
     image = models.noise(1024, 1024)
     for count, wanted in ((0, 0), (48, 0), (49, 1)):
         made.clear()
-        prepared = PreparedImage(image, patch=32, device=torch.device("cpu"), samples=count * 273 * 32 * 32)
+        picture = prepare(image, TokenConfig(turn=0.0), samples=count * 273 * 32 * 32)
         assert len(made) == wanted
-    prepared.turn(90.0)
+    prepare(picture, TokenConfig(turn=90.0))
     assert len(made) == 2  # the upright one is what tokens are sampled from
 
 
 def test_how_many_questions(qwen):
     model = models.asked(qwen, budget=20)
-    (image,) = model.prepare(models.noise(100, 140), questions=1000).images
-    assert image.samples == 1000 * 20 * qwen.side**2 and image.texture.resident is None
-    assert model.prepare(models.noise(100, 140)).images[0].samples == 0
+    (picture,) = model.prepare(models.noise(100, 140), questions=1000).pictures
+    assert picture.findings.samples == 1000 * 20 * qwen.side**2 and picture.texture.resident is None
+    assert model.prepare(models.noise(100, 140)).pictures[0].findings.samples == 0
     with pytest.raises(ValueError, match="prepare: questions must be at least 1, got 0"):
         model.prepare(models.noise(100, 140), questions=0)

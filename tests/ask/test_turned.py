@@ -34,11 +34,11 @@ def test_ask_answers_as_about_the_upright_image_and_says_where_it_looked():
     turned = asked.ask(clockwise(image), QUESTION, turn=90, max_new_tokens=3, return_details=True)
     assert turned.text == upright.text
     assert turned.logprobs == pytest.approx(upright.logprobs, abs=1e-3)
-    (seen,) = turned.chosen
-    assert seen.allocation.size == (224, 320)
-    assert not seen.allocation.upright[seen.allocation.valid].any()
+    (seen,) = turned.placements
+    assert seen.given.size == (224, 320)
+    assert not seen.given.upright[seen.given.valid].any()
     looked = asked.ask(clockwise(image), QUESTION, turn=90, looks="auto", max_new_tokens=3, return_details=True)
-    assert looked.chosen[0].allocation.size == (224, 320)
+    assert looked.placements[0].given.size == (224, 320)
 
 
 def test_turn_is_saved_with_the_processor_and_checked(tmp_path):
@@ -57,5 +57,6 @@ def test_videos_are_turned_upright():
     lying = frames.rot90(-1, (2, 3)).contiguous()
     turned = asked.ask(lying, QUESTION, fps=2, turn=90, max_new_tokens=3, return_details=True)
     assert (turned.text, turned.logprobs) == (upright.text, upright.logprobs)
-    assert turned.chosen[0].allocation.size == (64, 96)
+    assert turned.placements[0].given.size == (96, 64)  # of the frames as they were given
+    assert turned.placements[0].allocation.size == (64, 96)
     assert asked.ask(lying, QUESTION, fps=2, max_new_tokens=3, return_details=True).logprobs != upright.logprobs

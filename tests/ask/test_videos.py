@@ -87,7 +87,7 @@ def test_a_file_is_a_video(qwen, tmp_path):
             write(frame)
     vlm = models.asked(qwen, budget=40)
     found = vlm.ask(str(path), QUESTION, return_details=True, max_new_tokens=3)
-    assert len(found.chosen) > 1 and sum(int(one.allocation.valid.sum()) for one in found.chosen) <= 40
+    assert len(found.placements) > 1 and sum(one.tokens for one in found.placements) <= 40
     session = vlm.prepare(path)
     assert isinstance(session, VideoSession) and session.fps == 2.0
     assert session.ask(QUESTION, max_new_tokens=3) == found.text
@@ -103,9 +103,10 @@ def test_one_frame_equals_the_image_as_a_video(qwen):
     vlm = models.asked(qwen, budget=15)
     frames = film()[:1].repeat(4, 0)
     session = vlm.prepare(frames, fps=2)
-    (one,) = session.shown(QUESTION, vlm.choosing())
+    session.placements(QUESTION, vlm.config_for())
+    (one,) = session.shown
     (image,) = vlm.prepare(frames[0]).choose(QUESTION, relevance="scout")
-    assert torch.equal(one.allocation.boxes, image.allocation.boxes)
+    assert torch.equal(one.allocation.boxes, image.given.boxes)
     view = moment_view(one.pixels, one.allocation, levels="joint", number=0, seconds=0.0, fps=2.0)
     assert torch.equal(view.pixels[:, 0], view.pixels[:, 1])
 
@@ -113,9 +114,9 @@ def test_one_frame_equals_the_image_as_a_video(qwen):
 def test_a_rate_limits_the_tokens_per_second(qwen):
     vlm = models.asked(qwen, budget=200)
     frames = film(16)  # 8 seconds
-    few = vlm.prepare(frames, fps=2, rate=4.0).shown(QUESTION, vlm.choosing())
-    many = vlm.prepare(frames, fps=2).shown(QUESTION, vlm.choosing())
-    count = [sum(int(one.allocation.valid.sum()) for one in shown) for shown in (few, many)]
+    few = vlm.prepare(frames, fps=2, rate=4.0).placements(QUESTION, vlm.config_for())
+    many = vlm.prepare(frames, fps=2).placements(QUESTION, vlm.config_for())
+    count = [sum(one.tokens for one in shown) for shown in (few, many)]
     assert count[0] <= 32 < count[1]
 
 

@@ -1,6 +1,5 @@
 """The benchmark's pictures are what it says, and the PyTorch that it is compared with does the same work."""
 
-import pytest
 import torch
 
 from tests.conftest import worst
@@ -10,7 +9,7 @@ from texturevlm.placement import choose_tokens
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm_lab.bench.baselines import grid_sampled, patch_at_a_time, plain_cascade, plain_pytorch
+from texturevlm_lab.bench.baselines import grid_sampled, plain_cascade, plain_pytorch
 from texturevlm_lab.bench.pictures import page, photograph
 
 
@@ -36,14 +35,6 @@ def test_plain_pytorch_makes_the_same_tokens():
     assert same.float().mean() > 0.9 and pixels.shape == (1, 40, 3, 16, 16)
     off = (pixels - sample(texture, wanted).pixels)[same].abs().mean((1, 2, 3))
     assert off.median() < 0.05  # where a footprint is longer than wide our sampler takes several probes
-
-
-def test_a_patch_at_a_time_fills_the_budget():
-    image = photograph(1, 256, 256)
-    with plain_pytorch():
-        patches = patch_at_a_time(image, budget=40, patch=16)
-    assert 30 < len(patches) <= 40 and patches.shape[1:] == (3, 16, 16)
-    assert patches.mean().item() == pytest.approx(image.mean().item(), abs=0.2)
 
 
 def test_samples_of_every_level_are_those_of_patches():

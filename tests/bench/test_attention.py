@@ -5,21 +5,27 @@ import re
 import torch
 
 from texturevlm.draw import to_pil
-from texturevlm.vlm import adapt, own_grid
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm_lab.attention import AttentionOptions
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
-from texturevlm_lab.bench.attention import AttentionCase, bench_attention
-from texturevlm_lab.bench.attention_error import dense_attention, peaked_input, relative_error, right_blocks
+from texturevlm_lab.attention.options import AttentionOptions
+from texturevlm_lab.bench.attention import AttentionCase
+from texturevlm_lab.bench.attention_error import (
+    attention_inputs,
+    dense_attention,
+    layer_errors,
+    own_views,
+    peaked_input,
+    relative_error,
+    right_blocks,
+    tower_tokens,
+)
 from texturevlm_lab.bench.attention_page import WAYS
-from texturevlm_lab.bench.attention_tower import tower_tokens
-from texturevlm_lab.bench.attention_trained import attention_inputs, layer_errors
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.reader import random_reader
+from texturevlm_lab.bench.report import measure
 
 
 def test_a_quick_run():
-    report = bench_attention("cpu", quick=True)
+    report = measure("attention", "cpu", quick=True)
     assert all(row.timing is not None and row.timing.median > 0 for row in report.rows)
     by = {(row.work, row.by) for row in report.rows}
     for work in ("prefill, 273 visual tokens", "decode, 273 visual tokens"):
@@ -64,9 +70,7 @@ def test_inputs_of_layers_are_those_of_the_model():
 def test_the_tower_of_a_bench_is_hooked_for_one_pass():
     model = random_reader("cpu", 24)
     model.model.float()
-    adapter = adapt(model.model)
-    (prepared,) = model.prepare(to_pil(page(1, 96, 128))).images
-    (views,) = adapter.groups(PromptImage(prepared.texture, own_grid(adapter, prepared.texture)))
+    adapter, views = model.adapter, own_views(model, to_pil(page(1, 96, 128)))
     dense = tower_tokens(adapter, views)
     sizes = {"block": 4, "group": 4, "neighbours": 0}
     torch.testing.assert_close(tower_tokens(adapter, views, AttentionOptions(fine=1.0, **sizes)), dense)

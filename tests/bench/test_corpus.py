@@ -20,9 +20,9 @@ def small(monkeypatch):
 
 
 def test_on_a_cpu():
-    found = bench.bench_corpus("cpu", quick=True)
+    found = reports.measure("corpus", "cpu", quick=True)
     rows = {(row.work, row.by): row for row in found.rows}
-    work, by = "JPEGs of 64² → files of 273 patches", "relevance none, 1 thread decodes"
+    work, by = bench.ENGINE_WORK, "relevance none, 1 thread decodes"
     whole, chosen = rows[work, by], rows[f"{work}: choosing and sampling", by]
     assert whole.timing.median > 0 and whole.bar >= chosen.timing.median / 0.85
     assert all(rows[f"{work}: stage {stage}", by].timing.median > 0 for stage in bench.STAGES)
@@ -33,7 +33,7 @@ def test_on_a_cpu():
 def test_units_by_several_workers(tmp_path, monkeypatch):
     """Wall clock of what comes after each worker has begun."""
     monkeypatch.setattr(corpus_pools, "find_spec", lambda name: None)
-    found = reports.begin("texturevlm_lab.bench.corpus", "Corpus", "cpu", True)
+    found = reports.Report("Corpus", "cpu", 1e9, quick=True)
     corpus_pools.processes(found, "files", "2 processes", bench._files(tmp_path / "in", 8), 2, 1, beside_decoding=True)
     corpus_pools.ray_workers(found)
     alone, whole, ray = found.rows
@@ -45,7 +45,7 @@ def test_units_by_several_workers(tmp_path, monkeypatch):
 
 @pytest.mark.gpu
 def test_on_a_gpu():
-    found = bench.bench_corpus("cuda", quick=True)
+    found = reports.measure("corpus", "cuda", quick=True)
     assert not [note for note in found.notes if "NOT captured" in note]
     assert [round(row.bar) for row in found.rows[:4]] == [125, 125, 333, 333]  # what was asked for comes first
     assert all(row.timing is not None for row in found.rows if not row.work.startswith("decoding"))
@@ -56,5 +56,5 @@ def test_on_a_gpu():
 @pytest.mark.gpu
 def test_what_comes_too_late_is_named(monkeypatch):
     monkeypatch.setattr(bench, "SECONDS", 0.0)
-    found = bench.bench_corpus("cuda", quick=True)
-    assert {row.state for row in found.rows} - {"not installed"} == {"not begun within 0 s"}
+    found = reports.measure("corpus", "cuda", quick=True)
+    assert {row.state for row in found.rows} - {"not installed"} == {"not begun: the time was over"}

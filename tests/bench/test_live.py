@@ -1,10 +1,10 @@
 """The benchmark of a model that watches, small, on the CPU."""
 
-from texturevlm_lab.bench.live import bench_live
+from texturevlm_lab.bench.report import measure
 
 
 def test_a_quick_run():
-    report = bench_live("cpu", quick=True)
+    report = measure("live", "cpu", quick=True)
     frames, question, *parts = report.rows
     assert [part.work.split(" tokens ")[-1] for part in parts] == [
         "frame → patches",

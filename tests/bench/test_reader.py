@@ -7,13 +7,13 @@ from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm_lab.bench import reader
-from texturevlm_lab.bench.report import begin
+from texturevlm_lab.bench.report import Report, measure
 
 SIZE = (350, 248)
 
 
 def test_a_quick_run():
-    report = reader.bench_reader("cpu", quick=True)
+    report = measure("reader", "cpu", quick=True)
     (row,) = report.rows
     assert row.work == "248×350 → answer of 12 tokens" and row.timing.median > 0
     assert any("choose" in note and "first_token" in note for note in report.notes)
@@ -23,7 +23,7 @@ def test_the_captured_reading_is_that_of_the_plain_path():
     model = reader.random_reader("cpu", 24)
     model.model.float()
     fixed = FixedBudget(model.adapter, 24, masked=True)
-    found = reader.captured_reading(begin("texturevlm_lab.bench.reader", "Reader", "cpu", True), fixed, SIZE)()
+    found = reader.captured_reading(Report("Reader", "cpu", 1e9), fixed, SIZE)()
     texture = Texture.open(reader.page(1, *SIZE)).mipmapped()
     allocation = choose_tokens(texture, reader.READER_QUESTION, budget=24, patch=32, relevance="scout")
     prompt = conversation_about(1, reader.READER_QUESTION, model.adapter.marks)

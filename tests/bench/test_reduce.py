@@ -5,14 +5,14 @@ import json
 import pytest
 
 from texturevlm_lab.bench import reduce as bench
-from texturevlm_lab.bench.report import kept_in
+from texturevlm_lab.bench.report import measure
 from texturevlm_lab.rivals import METHODS
 
 
 @pytest.fixture(scope="module")
 def report():
     pytest.importorskip("transformers")
-    return bench.bench_reduce("cpu", quick=True)
+    return measure("reduce", "cpu", quick=True)
 
 
 def test_every_way_is_measured(report):
@@ -58,8 +58,8 @@ def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
         return measured(adapter, image, way)
 
     monkeypatch.setattr(bench, "measured", cut)
-    with pytest.raises(KeyboardInterrupt), kept_in(tmp_path / "reduce.json"):
-        bench.bench_reduce("cpu", quick=True)
+    with pytest.raises(KeyboardInterrupt):
+        measure("reduce", "cpu", quick=True, path=tmp_path / "reduce.json")
     found = json.loads((tmp_path / "reduce.json").read_text())
     assert [row["name"] for row in found["rows"]] == ["plain resize to 8"]
     assert "Random weights" in (tmp_path / "reduce.md").read_text()
@@ -77,8 +77,8 @@ def test_what_fails_or_comes_too_late_has_a_row(monkeypatch):
     ways = bench.ways
     monkeypatch.setattr(bench, "ways", lambda *given: ways(*given)[:2])
     monkeypatch.setattr(bench, "answered", broken)
-    report = bench.bench_reduce("cpu", quick=True)
+    report = measure("reduce", "cpu", quick=True)
     assert report.rows[0].cells()[0] == "everything: failed: no room"
     monkeypatch.setattr(bench, "SECONDS", -1)
-    report = bench.bench_reduce("cpu", quick=True)
+    report = measure("reduce", "cpu", quick=True)
     assert all(row.state == "not measured, the time was over" for row in report.rows)

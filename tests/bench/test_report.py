@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from texturevlm_lab.bench import channels
 from texturevlm_lab.bench import report as reports
 from texturevlm_lab.evaluate.provenance import ROOT, dependencies, named_origin, origin
 from texturevlm_lab.studies.results_check import check
@@ -11,7 +10,8 @@ from texturevlm_lab.studies.results_check import check
 
 def test_a_table_names_its_origin_and_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(reports, "copy_bandwidth", lambda device: 1e9)
-    found = reports.begin("texturevlm_lab.bench.channels", "Channels", "cpu", True)
+    monkeypatch.setattr(channels, "bench", lambda report: None)
+    found = reports.measure("channels", "cpu", quick=True)
     found.add("nothing", "us", lambda: None, "cpu", repeats=1)
     made = named_origin(found.table())
     assert made == origin("texturevlm_lab.bench.channels")
@@ -32,12 +32,9 @@ def test_a_benchmark_does_not_depend_on_rooms_that_it_never_enters():
 
 
 def test_a_run_that_is_cut_short_leaves_its_rows(tmp_path):
-    found = reports.Report("Cut", "cpu", 1e9)
-    with pytest.raises(KeyboardInterrupt), reports.kept_in(tmp_path / "cut.json"):
-        found.add("first", "us", lambda: None, "in a row", repeats=1, calls=3)
-        raise KeyboardInterrupt
+    found = reports.Report("Cut", "cpu", 1e9, path=tmp_path / "cut.json")
+    found.add("first", "us", lambda: None, "in a row", repeats=1, calls=3)
     text = found.table() + "\n"
-    found.add_missing("second", "us", "no time was left")  # after the run: kept nowhere
     assert [row["work"] for row in json.loads((tmp_path / "cut.json").read_text())["rows"]] == ["first"]
     assert (tmp_path / "cut.md").read_text() == text and "| first | us | in a row |" in text
     assert {path.name for path in tmp_path.iterdir()} == {"cut.json", "cut.md"}

@@ -24,7 +24,7 @@ def test_on_a_cpu(monkeypatch, ocr):
 
     monkeypatch.setattr(bench, "read_page", reading)
     monkeypatch.setattr(bench, "find_spec", lambda name: object() if ocr else None)
-    found = bench.bench_scout("cpu", quick=True)
+    found = reports.measure("scout", "cpu", quick=True)
     assert [row.by for row in found.rows] == ["scout"] * 3 + ["words (RapidOCR)"] * ocr
     assert found.rows[0].bar == 5e5 and found.rows[0].work == "page 170×220 and question → map"
     assert all(row.timing.median > 0 for row in found.rows)

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
-from texturevlm_lab.bench.report import Report
-from texturevlm_lab.bench.serve import _Rows, bench_serve
+from texturevlm_lab.bench.report import Report, measure
+from texturevlm_lab.bench.serve import _Rows
 from texturevlm_lab.bench.serve_clients import send
 
 
 def test_a_quick_run():
-    report = bench_serve("cpu", quick=True)
+    report = measure("serve", "cpu", quick=True)
     assert [row.by for row in report.rows] == ["1 client", "4 clients", "32 clients", "1 client"]
     said = " ".join(report.notes)
     assert "requests/s" in said and "0 failed otherwise; a chat after it was answered 200" in said

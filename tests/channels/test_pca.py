@@ -9,7 +9,7 @@ from tests.conftest import worst
 from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 from texturevlm.commands.arguments import Parser
 from texturevlm.paths import image_paths
-from texturevlm_lab.commands.fit_pca import add_fit_pca
+from texturevlm_lab.commands.weights import add_weights
 
 
 def features_like(images=40, width=48, side=6, decay=0.8):
@@ -144,7 +144,7 @@ def test_on_the_gpu():
 
 def run(*arguments):
     parser = Parser()
-    add_fit_pca(parser.add_subparsers(dest="command"))
+    add_weights(parser.add_subparsers(dest="command"))
     options = parser.parse_args(["fit-pca", *map(str, arguments)])
     return options.run(options)
 

@@ -156,7 +156,7 @@ def test_from_changes_no_file(tmp_path, reader, capsys):
 def test_what_a_model_cannot_do_is_refused_before_its_weights_are_read(
     tmp_path, reader, capsys, monkeypatch, option, wrong, words
 ):
-    monkeypatch.setattr("texturevlm.ask.load_vlm", None)
+    monkeypatch.setattr("texturevlm_lab.commands.eval_model.load_vlm", None)
     folder = write_folder(tmp_path / "docvqa")
     assert status("eval", folder, "--model", reader, "--out", tmp_path / "out", option, wrong) == 2
     assert words in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -168,7 +168,7 @@ def test_what_each_condition_shows(samples, tmp_path):
     assert torch.equal(page[1]["input_ids"], resized[1]["input_ids"])  # the right question about the wrong page
     chosen, wrong = (shown(kind, "auto", "scout", 6) for kind in ("chosen", QUESTION))
     assert torch.equal(chosen[1]["input_ids"][:, :10], wrong[1]["input_ids"][:, :10])  # the same question is asked
-    assert {asked for asked, *_ in pages[0]._chosen} == {sample.question, other.question}
+    assert {asked for kind, asked, *_ in pages[0]._found if kind == "placed"} == {sample.question, other.question}
     assert sample.question != other.question and sample.image != other.image
 
 
@@ -176,7 +176,7 @@ def test_the_oracle_looks_at_the_true_boxes(samples, tmp_path):
     ask = asking(tmp_path, samples)
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
     for sample in samples[:2]:  # above on the left, and below on the right
-        finest = page.prepared.as_given(page.located(sample.boxes, "auto", 6))
+        finest = page.located(sample.boxes, "auto", 6).given
         used = finest.valid[0]
         best = finest.level[0].masked_fill(~used, 99).argmin()
         (x0, y0, x1, y1), (left, top, right, bottom) = sample.boxes[0], finest.boxes[0, best].tolist()
@@ -198,10 +198,11 @@ def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
         return [found / found.sum()]
 
     monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
-    mass = page.relevance("Where?", "model", 6).mass[0]
+    mass = page.placed("Where?", "auto", "model", 64).relevance.mass[0]
     assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
-    chosen = page.chosen("Where?", "auto", "model", 6)
-    assert 0 < int(chosen.valid.sum()) <= 6 and seen == ["Where?"]  # the model is asked once per question
+    assert 0 < page.placed("Where?", "auto", "model", 6).tokens <= 6 and seen == [
+        "Where?"
+    ]  # the model is asked once per question
 
 
 def test_the_oracle_is_not_asked_where_no_box_is_known(tmp_path, samples):
@@ -273,12 +274,14 @@ def test_a_reduction_does_not_look_at_the_answer_that_is_judged(method, samples)
 
 @pytest.mark.parametrize("relevance", ["none", "scout", "model"])
 def test_each_budget_shows_print_as_finely_as_it_needs(samples, tmp_path, monkeypatch, relevance):
-    """Relevance is scored once, for all budgets."""
     ask = asking(tmp_path, samples)
     finer = Finer(((16, 3.0), (256, 1.5)))
     monkeypatch.setattr(ask.adapter, "trained", replace(ask.adapter.trained, finer=finer))
     page = AskedPage(samples[0].image, ask.adapter, ask.words)
-    scales = [page.relevance("Where?", relevance, budget).legible_scale * finer.at(budget) for budget in (16, 64, 256)]
+    scales = [
+        page.placed("Where?", "auto", relevance, budget).relevance.legible_scale * finer.at(budget)
+        for budget in (16, 64, 256)
+    ]
     torch.testing.assert_close(scales[0], scales[1])
     torch.testing.assert_close(scales[0], scales[2])
 
@@ -469,7 +472,7 @@ def test_every_condition_shows_a_transparent_page_over_white(tmp_path):
     page.save(tmp_path / "clear.png")
     shown = AskedPage(tmp_path / "clear.png", model().adapter, PageCache(tmp_path))
     assert shown.image.getextrema() == ((255, 255),) * 3
-    assert float(shown.prepared.texture.levels[0].min()) == 1
+    assert float(shown.upright.texture.levels[0].min()) == 1
 
 
 def test_too_little_memory_halves_the_batch(tmp_path, samples, monkeypatch):

@@ -79,7 +79,7 @@ def plugin(monkeypatch):
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "texturevlm_lab.evaluate.lmms_model", raising=False)
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "lab" / "pyproject.toml").read_text())
     module, function = project["project"]["entry-points"]["lmms_eval.models"]["texturevlm"].split(":")
     manifest = getattr(import_module(module), function)()
     assert manifest.model_id == "texturevlm" and manifest.simple_class_path is None

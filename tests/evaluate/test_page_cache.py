@@ -6,7 +6,7 @@ import pytest
 
 from tests.evaluate.folders import write_folder
 from tests.evaluate.test_run import Choose, run
-from texturevlm.relevance import ocr, scorers
+from texturevlm.relevance import WordsScorer, ocr
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate import page_cache
 from texturevlm_lab.evaluate.data import load_data
@@ -46,12 +46,12 @@ def test_who_reads_the_page(monkeypatch):
         return kept.read(relevance, question, None, None)
 
     def installed(ocr):
-        for module in (page_cache, scorers):
-            monkeypatch.setattr(module, "find_spec", lambda name: ocr)
+        monkeypatch.setattr(page_cache, "find_spec", lambda name: ocr)
 
     installed(object())
-    assert read("words") == read("words", " ") == read("auto") == "words"
-    assert read("scout") == read("scout", " ") == read("prior", "") == read("auto", " ") == read("auto", "?") == "spots"
+    assert read("words") == read("words", " ") == "words"
+    assert read("scout") == read("scout", " ") == read("prior", "") == "spots"
+    assert read("auto") == read("auto", " ") == read("auto", "?") == "spots"
     assert read("none") is None
     installed(None)
     assert read("words") is None and read("auto") == "spots" == read("auto", " ")
@@ -82,14 +82,14 @@ def test_a_run_charges_the_page_to_its_first_question(tmp_path, readings):
 
 
 def test_a_question_is_scored_once_for_all_allocators_and_budgets(tmp_path, readings, monkeypatch):
-    scored, score = [], scorers.WordsScorer.score
+    scored, score = [], WordsScorer.score
 
     def slow(self, prepared, question, maps):
         scored.append(question)
         time.sleep(0.02)
         return score(self, prepared, question, maps)
 
-    monkeypatch.setattr(scorers.WordsScorer, "score", slow)
+    monkeypatch.setattr(WordsScorer, "score", slow)
     data = write_folder(tmp_path / "data")
     evaluation = run(data, tmp_path / "out", relevances=["words"], allocators=["near", "far"], budgets=[16, 20])
     asked = [question for question in scored if question]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from texturevlm_lab.evaluate.data import Sample
-from texturevlm_lab.evaluate.strata import strata_of
+from texturevlm_lab.evaluate.data import Sample, strata_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
 from texturevlm import choose_pages
-from texturevlm.pages import choose, open_pages, upright
+from texturevlm.pages import choose, open_pages, pictures
+from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import page_worth
+from texturevlm.placement import TokenConfig, picture
 from texturevlm.scout import encode, load_scout
 
 
@@ -18,7 +20,7 @@ def file():
 @pytest.fixture(scope="module")
 def document(file):
     """Pages that the scout reads once for all tests."""
-    return KeptPages(open_pages(file))
+    return PagePictures(open_pages(file))
 
 
 @pytest.mark.parametrize("number", [2, 6])
@@ -60,13 +62,12 @@ def test_pages_that_lie_on_their_side_are_turned_upright(monkeypatch):
     (found,) = choose_pages(turned, "zeppelin", turn=90, **how)
     assert found.numbers == wanted.numbers == (3,) and found.texture.size == wanted.texture.size
     assert torch.equal(found.allocation.boxes, wanted.allocation.boxes)
-    spots = load_scout().read(choose_pages(turned, "zeppelin", turn=90, **how)[0].texture)
-    monkeypatch.setattr(upright, "find_turn_and_read", lambda texture: (90.0, spots))
-    monkeypatch.setattr(choose, "find_regions", lambda texture: [])
-    known = upright.UprightPages(open_pages(turned), "auto")
-    assert known.read(0) is None
-    assert known.texture(0, 1 << 20, torch.device("cpu")).size == wanted.texture.size
-    assert known.read(0) is spots and known.read(1) is None
+    spots, read = load_scout().read(found.texture), []
+    monkeypatch.setattr(pictures, "find_turn_and_read", lambda texture: read.append(texture.size) or (90.0, spots))
+    monkeypatch.setattr(picture, "find_turn_and_read", None)  # a fine page lies as its coarse look did
+    monkeypatch.setattr(picture, "find_regions", lambda texture: [])
+    known = PagePictures(open_pages(turned))
+    assert known.sight(0, TokenConfig(turn="auto"), torch.device("cpu"))[0] is spots and len(read) == 1
     assert choose_pages(turned, "zeppelin", turn="auto", **how)[0].texture.size == wanted.texture.size
     with pytest.raises(ValueError, match="choose_pages: turn must be 'auto' or the angle"):
         choose_pages(turned, turn="left")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
-from texturevlm.pages import choose_pages, open_pages
-from texturevlm.pages import kept as kept_pages
+from texturevlm.pages import choose_pages, open_pages, pictures
+from texturevlm.placement import TokenConfig
 
 
 class Counted:
@@ -30,7 +30,7 @@ def content():
 @pytest.mark.parametrize("turn", [0.0, "auto"])
 def test_a_page_that_was_seen_is_not_opened_again(content, turn):
     counted = Counted(content)
-    pages = KeptPages(counted)
+    pages = pictures.PagePictures(counted)
     opened = []
     for question in (f"the {WORDS[0]}", f"where is the {WORDS[0]}"):
         before, found = counted.opened, choose_pages(pages, question, budget=30, relevance="scout", turn=turn)
@@ -44,14 +44,14 @@ def test_a_page_that_was_seen_is_not_opened_again(content, turn):
 
 
 def test_no_more_than_a_few_are_kept(content, monkeypatch):
-    monkeypatch.setattr(kept_pages, "MOST_SIGHTS", 1)
-    monkeypatch.setattr(kept_pages, "MOST_FINE", 1)
-    monkeypatch.setattr(kept_pages, "MOST_READ", 2)
-    counted, device = Counted(content), torch.device("cpu")
-    pages = KeptPages(counted)
+    monkeypatch.setattr(pictures, "MOST_SIGHTS", 1)
+    monkeypatch.setattr(pictures, "MOST_FINE", 1)
+    monkeypatch.setattr(pictures, "MOST_READ", 2)
+    counted, device, how = Counted(content), torch.device("cpu"), TokenConfig()
+    pages = pictures.PagePictures(counted)
     for index in range(3):
-        pages.sight(index, 32, device)
-        pages.fine(index, 90_000, 32, device)
-    assert len(pages._sights) == 1 and list(pages._fine) == [(2, 90_000, 32, device)] and len(pages._read) == 2
-    opened, again = counted.opened, pages.fine(0, 90_000, 32, device)
-    assert again.maps is pages._read[0, 90_000, 32, device][0] and counted.opened == opened + 1  # only drawn again
+        pages.sight(index, how, device)
+        pages.picture(index, 90_000, how, device)
+    assert len(pages._sights) == 1 and list(pages._fine) == [(2, 0, 32, device)] and len(pages._read) == 2
+    opened, again = counted.opened, pages.picture(0, 90_000, how, device)
+    assert again.memo.maps is pages._read[0, 0, 32, device][0] and counted.opened == opened + 1  # only drawn again

@@ -1,4 +1,4 @@
-"""relevance="scout" wherever it is taken: choose_tokens, a PreparedImage, asking a model, and the command line."""
+"""relevance="scout" wherever it is taken: choose_tokens, a Picture, asking a model, and the command line."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from tests.ask import models
 from tests.conftest import worst
 from tests.test_cli import status
 from texturevlm.ask import VLM
-from texturevlm.placement import choose_tokens, compile
+from texturevlm.placement import TokenConfig, choose_tokens, compile, place
+from texturevlm.placement import prepare as prepare_picture
+from texturevlm.placement.placement import question_chance
 from texturevlm.relevance import WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page
 from texturevlm.scout import encode, load_scout
@@ -98,21 +100,21 @@ def test_a_sight_looks_once(monkeypatch):
         return look(texture, **options)
 
     monkeypatch.setattr(scout, "read", looking)
-    image = PreparedImage(Image.open(INVOICE).convert("RGB"), patch=32, device=torch.device("cpu"))
-    relevance = image.relevance(TOTAL, budget=64, relevance="scout")
-    other = image.relevance(OTHER, budget=64, relevance="scout")
+    how = TokenConfig(64, relevance="scout", turn=0.0)
+    picture = prepare_picture(INVOICE, how)
+    relevance, other = (place(picture, question, how).relevance for question in (TOTAL, OTHER))
     assert len(looks) == 1 and relevance.scorer == "scout" and worst(relevance.mass, other.mass) > 1e-4
-    assert 0.5 < image.chance(TOTAL, relevance) <= 1.001 and len(looks) == 1
-    assert torch.equal(relevance.mass, find_relevance(image.texture, TOTAL, relevance="scout").mass)
-    blank = PreparedImage(torch.ones(3, 64, 64), patch=32, device=torch.device("cpu"))
-    assert blank.chance(TOTAL, blank.relevance(TOTAL, budget=64, relevance="scout")) == pytest.approx(0.1)
+    assert 0.5 < question_chance(picture, TOTAL, relevance) <= 1.001 and len(looks) == 1
+    assert torch.equal(relevance.mass, find_relevance(picture.texture, TOTAL, relevance="scout").mass)
+    blank = place(torch.ones(3, 64, 64), TOTAL, how)
+    assert question_chance(blank.picture, TOTAL, blank.relevance) == pytest.approx(0.1)
 
 
 def test_asking_a_model():
     asked = VLM(*models.built("qwen3_vl"), budget=14, relevance="scout")
     session = asked.prepare(INVOICE)
     (chosen,) = session.choose(TOTAL)
-    assert finest_at(chosen.allocation, *AT) < finest_at(session.choose(OTHER)[0].allocation, *AT)
+    assert finest_at(chosen.given, *AT) < finest_at(session.choose(OTHER)[0].given, *AT)
     assert isinstance(session.ask(models.QUESTION, max_new_tokens=3), str)
 
 

@@ -142,7 +142,7 @@ def test_four_plans_stand_side_by_side(page, browser):
     page.click("[aria-label='Remove plan B']")
     page.select_option("#scorer-c", "none")
     until(page, "document.querySelector('#pane-c p').textContent.startsWith('none')")
-    until(page, "decodeURIComponent(location.hash).includes('vs=crops:scout,quadtree:none')")
+    until(page, "decodeURIComponent(location.hash).includes('vs=crops:,quadtree:none')")
     other = browser.new_page(viewport={"width": 1280, "height": 800})
     begin(other, page.url)
     assert other.locator(".pane:not([hidden]) h2").all_inner_texts() == ["A: auto", "B: crops", "C: quadtree"]
@@ -193,6 +193,7 @@ def test_a_link_restores_the_state(page, browser, address):
     budget = slide(page, 300)
     page.keyboard.press("Escape")
     page.select_option("#allocator", "density")
+    page.select_option("#scorer", "scout")
     until(page, "document.querySelector('#pane-b p').textContent.includes('scout')")
     page.check("#show-relevance", force=True)
     until(page, "location.hash.includes('a=density') && location.hash.includes('h=1')")
@@ -375,7 +376,7 @@ def test_exports_can_be_used(page, tmp_path, name, content):
     drawn = tv.Texture.open(exported(page, "png"))
     allocation = tv.Allocation.from_json(exported(page, "json").decode())
     found = run_python(exported(page, "python"), tmp_path, name, content)
-    assert found["allocation"].to_json() == allocation.to_json() and drawn.size == found["texture"].size
+    assert found["allocation"].to_json() == allocation.to_json() and drawn.size == found["picture"].original.size
 
 
 def test_what_a_gaze_left_is_exported(page, tmp_path):

@@ -10,11 +10,12 @@ from PIL import Image
 
 import texturevlm as tv
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
-from texturevlm.serve.atlas import ATLAS_COLUMNS
+from texturevlm.placement import TokenConfig, place
+from texturevlm.serve.drawing import ATLAS_COLUMNS
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import Limits
-from texturevlm.serve.pictures import Picture, Pictures
-from texturevlm.serve.uploads import upload_of
+from texturevlm.serve.pictures import KeptImage, Pictures
+from texturevlm.serve.uploads import held_bytes, upload_of
 
 
 def opened(answer):
@@ -83,22 +84,18 @@ def test_where_a_person_has_looked_stays_relevant(client):
         return np.mean([x for x, _ in tokens["centre"]])
 
     assert mean_x([[20, 60, 1]]) < mean_x([]) < mean_x([[140, 60, 1]])
-    left, right = (
-        np.asarray(opened(client.get(f"/api/channels/{identity}/gaze.jpg?trail={x},60,1")), float) for x in (20, 140)
-    )
+    looks = [{"id": identity, "relevance": "none", "trail": [[x, 60, 1]]} for x in (20, 140)]
+    left, right = (np.asarray(opened(client.post("/api/gaze", json=look)), float) for look in looks)
     assert np.abs(left - right[:, ::-1]).mean() < 8 < np.abs(left - right).mean()  # one mirrors the other
-    heat = [
-        np.asarray(opened(client.get(f"/api/relevance/{identity}.png?relevance=none&trail={x},60,1")))[..., 3].argmax()
-        % (160 // 32)
-        for x in (20, 140)
-    ]
+    opacity = [np.asarray(opened(client.post("/api/relevance", json=look)), float)[..., 3] for look in looks]
+    heat = [own.sum(0) @ np.arange(own.shape[1]) / own.sum() for own in opacity]
     assert heat[0] < heat[1]
 
 
-@pytest.mark.parametrize("trail", ["1,2", "a,b,c", "1,2,-3", "1,2,nan", ";".join(["1,1,1"] * 65)])
+@pytest.mark.parametrize("trail", [[[1, 2]], "a,b,c", [[1, 2, -3]], [[1, 2, "nan"]], [[1, 1, 1]] * 65])
 def test_a_bad_trail_is_refused(client, trail):
     identity = uploaded(client)["id"]
-    answer = client.get(f"/api/relevance/{identity}.png", params={"trail": trail})
+    answer = client.post("/api/relevance", json={"id": identity, "trail": trail})
     assert answer.status_code == 422 and "trail" in answer.json()["error"]["message"]
 
 
@@ -120,7 +117,7 @@ def test_a_tile_outside_is_not_found(client, place):
 
 def test_relevance_is_strong_where_it_is(client):
     identity = uploaded(client)["id"]
-    picture = opened(client.get(f"/api/relevance/{identity}.png", params={"question": "total", "relevance": "none"}))
+    picture = opened(client.post("/api/relevance", json={"id": identity, "question": "total", "relevance": "none"}))
     opacity = np.asarray(picture)[..., 3]
     assert picture.mode == "RGBA" and opacity.max() > 200 and opacity.min() < 60
 
@@ -162,7 +159,7 @@ def test_the_second_look_at_an_image_opens_nothing(client):
 
 def test_the_cache_keeps_to_its_bytes():
     uploads = [upload_of(png(seed=seed), "", Limits(), Stop()) for seed in range(4)]
-    size = Picture(uploads[0].open(0, torch.device("cpu"))).nbytes
+    size = held_bytes(KeptImage(uploads[0].open(0, torch.device("cpu"))).held())
     pictures = Pictures(int(2.5 * size), torch.device("cpu"))
     kept = [pictures.get(one) for one in uploads]
     assert size > 160 * 120 * 3 * 4 and pictures.held == 2 * size
@@ -170,12 +167,13 @@ def test_the_cache_keeps_to_its_bytes():
 
 
 def test_what_is_made_of_a_picture_counts():
-    picture = Picture(upload_of(png(), "", Limits(), Stop()).open(0, torch.device("cpu")))
-    before = picture.nbytes
-    picture.relevance("total", "scout", 32)
-    read = picture.nbytes
-    picture.layer("edges")
-    assert before < read < picture.nbytes
+    image = KeptImage(upload_of(png(), "", Limits(), Stop()).open(0, torch.device("cpu")))
+    before = held_bytes(image.held())
+    how = TokenConfig(relevance="scout")
+    place(image.picture(how), "total", how)
+    read = held_bytes(image.held())
+    image.layer("edges")
+    assert before < read < held_bytes(image.held())
 
 
 def test_uploads_leave_when_there_are_too_many_bytes():

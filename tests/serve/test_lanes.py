@@ -23,15 +23,15 @@ def slow(monkeypatch):
     class Slow:
         begun, go = [], threading.Event()
 
-        def plan(self, picture, how, stop):
-            self.begun.append(how.question)
+        def plan(self, image, asked, how, stop):
+            self.begun.append(asked.question)
             while not self.go.wait(0.01):
                 stop.check()
-            return {"question": how.question}
+            return {"question": asked.question}
 
     found = Slow()
     found.begun, found.go = [], threading.Event()
-    monkeypatch.setattr("texturevlm.serve.images.plan", found.plan)
+    monkeypatch.setattr("texturevlm.serve.page.plan", found.plan)
     yield found
     found.go.set()
 

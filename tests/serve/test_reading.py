@@ -37,11 +37,14 @@ def test_pages_have_shares_as_choose_pages_sees_them(client):
     import torch
 
     from texturevlm.pages import open_pages
+    from texturevlm.pages.pictures import PagePictures
     from texturevlm.pages.scouting import scouted
+    from texturevlm.placement import TokenConfig
 
     content = pdf(2)
     found = client.post("/api/shares", json={"id": uploaded(client, content)["id"], "question": "total"}).json()
-    (sights,) = scouted(open_pages(content), ["total"], patch=32, device=torch.device("cpu"))
+    pages = PagePictures(open_pages(content))
+    (sights,) = scouted(pages, ["total"], how=TokenConfig(), device=torch.device("cpu"))
     assert found["shares"] == pytest.approx([one.worth for one in sights]) and sum(found["shares"]) == pytest.approx(1)
 
 
@@ -58,8 +61,11 @@ def test_a_video_has_one_budget_over_its_moments(client):
 
 
 def test_a_clip_reads_each_moment_once_and_ends_when_nobody_waits(monkeypatch):
+    from dataclasses import replace
+
     import torch
 
+    from texturevlm.placement import TokenConfig
     from texturevlm.relevance import ScoutScorer
     from texturevlm.serve.clips import clip_of
     from texturevlm.serve.lanes import Stop, Stopped
@@ -72,15 +78,15 @@ def test_a_clip_reads_each_moment_once_and_ends_when_nobody_waits(monkeypatch):
     stop = Stop()
     upload = upload_of(video(side=96), "clip.mp4", Limits(), stop)
     before = upload.nbytes
-    asked = {"id": "x", "question": "total", "patch": 16}
-    first = clip_of(upload, PlanRequest(**asked, budget=24), torch.device("cpu"), stop)
+    asked, how, device = PlanRequest(id="x", question="total"), TokenConfig(patch=16), torch.device("cpu")
+    first = clip_of(upload, asked, replace(how, budget=24), device, stop)
     count = len(read)
     assert count > 1 and upload.nbytes > before  # what is kept counts
-    second = clip_of(upload, PlanRequest(**asked, budget=16), torch.device("cpu"), stop)
+    second = clip_of(upload, asked, replace(how, budget=16), device, stop)
     assert len(read) == count and second["used"] <= 16 < first["used"]
     stop.set()
     with pytest.raises(Stopped):
-        clip_of(upload, PlanRequest(**asked, budget=24), torch.device("cpu"), stop)
+        clip_of(upload, asked, replace(how, budget=24), device, stop)
 
 
 def test_shares_are_of_documents_and_clips_of_videos(client):

@@ -74,7 +74,7 @@ def test_no_path_reaches_the_file_system(client, path):
         f"/static/{path}",
         f"/api/images/{path}",
         f"/api/tiles/{path}/0/0_0.jpg",
-        f"/api/relevance/{path}.png",
+        f"/api/channels/{path}/edges.jpg",
     ):
         answer = client.get(route)
         assert answer.status_code in (403, 404) and b"root:" not in answer.content, route
@@ -260,7 +260,7 @@ def test_numbers_that_are_none_are_refused(client, path, body, said):
 
 
 def test_an_error_inside_is_not_shown_to_the_client(client, monkeypatch):
-    monkeypatch.setattr("texturevlm.serve.images.plan", lambda *given: 1 / 0)
+    monkeypatch.setattr("texturevlm.serve.page.plan", lambda *given: 1 / 0)
     answer = client.post("/api/plan", json={"id": uploaded(client)["id"]})
     assert answer.status_code == 500 and "ZeroDivision" not in answer.text
     monkeypatch.undo()

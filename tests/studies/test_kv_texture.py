@@ -3,7 +3,7 @@
 import torch
 
 from texturevlm_lab.attention.key_value_texture import block_means
-from texturevlm_lab.bench.attention_trained import Layers
+from texturevlm_lab.bench.attention_error import Layers
 from texturevlm_lab.studies.kv_texture import LODS, errors, fetched, report, square_blocks
 
 

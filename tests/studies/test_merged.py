@@ -33,10 +33,9 @@ def test_lines_compare_with_pixel_parents_and_with_one_scale():
 
 def test_seams_count_jumps_of_scale_and_ink_without_tokens():
     relevance = relevance_at((20, 30))
-    plain = Chosen(resize(photo(), relevance, budget=30, patch=16), relevance)
-    assert merged.seams(plain) == (0.0, 0.0)
+    assert merged.seams(resize(photo(), relevance, budget=30, patch=16), relevance) == (0.0, 0.0)
     half = Allocation.of_boxes(torch.tensor([[[0.0, 0.0, 480.0, 320.0]]]), (640, 480), 16)
-    cracks, holes = merged.seams(Chosen(half, relevance))
+    cracks, holes = merged.seams(half, relevance)
     assert cracks == 0 and abs(holes - 0.5) < 0.05
 
 

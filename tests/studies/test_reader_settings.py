@@ -17,8 +17,8 @@ from texturevlm_lab.train.reader.network import save_folder
 def test_the_table_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reader_settings, "MOST", 3)
     monkeypatch.setattr(asking, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # sees MOST
-    chosen, choosing = [], VLM.choosing
-    monkeypatch.setattr(VLM, "choosing", lambda self, **how: chosen.append(how) or choosing(self, **how))
+    chosen, config_for = [], VLM.config_for
+    monkeypatch.setattr(VLM, "config_for", lambda self, **how: chosen.append(how) or config_for(self, **how))
     save_folder(small_network(), tmp_path / "reader")
     for name in ("forms", "letters", "annotated-chartqa"):
         write_folder(tmp_path / "data" / name, pages=2, split="train")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import texturevlm_lab.studies
 from texturevlm.commands.arguments import counts
 from texturevlm_lab.evaluate.markdown import format_interval
 from texturevlm_lab.studies.study import (

@@ -11,6 +11,7 @@ from texturevlm.ask import load_vlm
 from texturevlm_lab.rivals import ReduceStep, steps_of
 from texturevlm_lab.rivals.dyrate import statistics
 from texturevlm_lab.train import rate_task
+from texturevlm_lab.train.asked import asked_prompt
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit
 from texturevlm_lab.train.rate_task import RateTask, answered_with, divergence, rate_example
@@ -61,19 +62,14 @@ def _context(vlm, image):
 def test_what_is_needed_follows_from_the_tolerance(asked_pages, tiny_model, tolerance, needed):
     vlm = load_vlm(tiny_model, budget=16, device="cpu")
     own = settings(asked_pages, tiny_model, tolerance=tolerance)
-    assert rate_example(vlm, asked_pages / "images" / "0.png", "what ?", own).needed == needed
+    prompt = asked_prompt(vlm, asked_pages / "images" / "0.png", "what ?", budget=16, relevance="none")
+    assert rate_example(vlm, prompt, own).needed == needed
 
 
 def test_a_given_answer_is_given_again(asked_pages, tiny_model):
     """With all tokens: the same logits; with few of them: the same answer and other logits."""
-    from texturevlm.ask.prompted import chosen_prompt
-    from texturevlm.placement import choose_tokens
-    from texturevlm.types import Texture
-
     vlm = load_vlm(tiny_model, budget=16, device="cpu")
-    texture = Texture.open(asked_pages / "images" / "0.png").mipmapped()
-    allocation = choose_tokens(texture, budget=16, patch=vlm.adapter.side, relevance="none")
-    prompt = chosen_prompt(vlm.adapter, "what ?", [texture], [allocation])
+    prompt = asked_prompt(vlm, asked_pages / "images" / "0.png", "what ?", budget=16, relevance="none")
     answer, full = answered_with(vlm, prompt, ReduceStep("dyrate", 1.0), 4)
     other = (answer + 1) % 20
     again, same = answered_with(vlm, prompt, ReduceStep("dyrate", 1.0), 4, answer)

@@ -36,9 +36,9 @@ from texturevlm_lab.train.reader.alphabet import (
 )
 from texturevlm_lab.train.reader.chosen import ChosenViews, choose_views, save_views
 from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, answer_loss, answers, positions
+from texturevlm_lab.train.reader.heads import PlaceHead, token_shares
 from texturevlm_lab.train.reader.network import make_config, make_network
 from texturevlm_lab.train.reader.pages import ReaderPage, rendered, spoiled, turned
-from texturevlm_lab.train.reader.place import PlaceHead, token_shares
 from texturevlm_lab.train.reader.pool import Pool, Workers, sample_pages, with_levels
 from texturevlm_lab.train.reader.questions import (
     ReaderQuestion,
@@ -49,8 +49,7 @@ from texturevlm_lab.train.reader.questions import (
     top_question,
 )
 from texturevlm_lab.train.reader.samples import CROPS, ILLEGIBLE, SHAPES, page_samples
-from texturevlm_lab.train.reader.scores import error_rate
-from texturevlm_lab.train.reader.task import ReaderTask, split_fonts
+from texturevlm_lab.train.reader.task import ReaderTask, error_rate, split_fonts
 from texturevlm_lab.train.reader.views import AHEAD, VIEW_KINDS, PageInk, as_view, draw_view, legible_height
 from texturevlm_lab.train.render import Vocabulary
 

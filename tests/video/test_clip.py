@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.video.moving import noisy, scene, with_box
+from texturevlm.placement import TokenConfig
 from texturevlm.video import choose_clip, clip
 from texturevlm.video.clip import keep_moments, thinned
 
@@ -29,7 +30,7 @@ def moving(count):
 
 def shown(frames, budget, **options):
     kept = keep_moments(timed(frames)).moments()
-    return choose_clip(kept, budget=budget, patch=32, **options)
+    return choose_clip(kept, how=TokenConfig(budget=budget, **options))
 
 
 def tokens(found):
@@ -125,7 +126,7 @@ def test_both_frames_of_a_moment_are_sampled():
 
 def test_no_moment_is_refused():
     with pytest.raises(ValueError, match="clip: moments must be at least one, got none"):
-        choose_clip([], budget=10, patch=32)
+        choose_clip([])
 
 
 def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
@@ -135,12 +136,13 @@ def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
     angles = iter([90.0, 0.0, 90.0])
     monkeypatch.setattr(clip, "find_turn", lambda texture: next(angles))
     for turn in (90.0, "auto"):  # auto: what most moments say
-        found = clip.upright_moments(lying, turn)
+        found, frame = clip.upright_moments(lying, turn)
+        assert frame.angle == 90
         assert [one.time for one in found] == [one.time for one in wanted]
         for one, other in zip(found, wanted):
             assert torch.equal(one.frames, other.frames) and torch.allclose(one.means, other.means)
     monkeypatch.setattr(clip, "find_turn", lambda texture: 0.0)
-    assert clip.upright_moments(lying, "auto") == lying
+    assert clip.upright_moments(lying, "auto")[0] == lying
 
 
 @pytest.mark.parametrize(("budget", "most"), [(40, 11), (400, 3)])

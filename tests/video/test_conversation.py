@@ -16,6 +16,7 @@ from texturevlm.video import conversation as conversations
 from texturevlm.vlm.token_memory import TokenMemory
 from texturevlm.vlm.views import moment_view
 
+pytestmark = pytest.mark.usefixtures("captured_on_cpu")  # what a GPU captures runs as captured code
 SIZE = (96, 160)
 QUESTION = models.QUESTION
 

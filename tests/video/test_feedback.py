@@ -10,6 +10,7 @@ from tests.video.test_conversation import QUESTION
 from texturevlm import vlm
 from texturevlm.allocate.value import delivered_scale
 
+pytestmark = pytest.mark.usefixtures("captured_on_cpu")  # what a GPU captures runs as captured code
 SIZE = (192, 320)
 SIDE = 48
 

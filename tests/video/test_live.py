@@ -13,6 +13,7 @@ from texturevlm import vlm
 from texturevlm.video import Frame, FrameSource
 from texturevlm.video.sources import LatestFrames
 
+pytestmark = pytest.mark.usefixtures("captured_on_cpu")  # what a GPU captures runs as captured code
 SIZE = (96, 160)
 QUESTION = models.QUESTION
 

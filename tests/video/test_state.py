@@ -9,6 +9,8 @@ from tests.video.test_conversation import QUESTION, SIZE, frames, logits_of, str
 from texturevlm import vlm
 from texturevlm.video.live import StreamState
 
+pytestmark = pytest.mark.usefixtures("captured_on_cpu")  # what a GPU captures runs as captured code
+
 
 @pytest.fixture(scope="module")
 def model():

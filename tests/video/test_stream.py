@@ -363,9 +363,9 @@ def test_a_failure_with_a_rate_leaves_no_patch_of_an_older_frame(monkeypatch):
     assert torch.allclose(step.patches.pixels[:, used], fresh[:, used], atol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [None, 10_000.0])
-def test_what_moved_stands_still_again(rate):
-    one = stream(channels=["motion", "edges"], rate=rate)
+@pytest.mark.parametrize(("rate", "keyframe"), [(None, 30), (10_000.0, 30), (None, 2)])
+def test_what_moved_stands_still_again(rate, keyframe):
+    one = stream(channels=["motion", "edges"], rate=rate, keyframe=keyframe)
     frames = list(crossing(one.size, 3))
     for frame in frames:
         step = one.step(frame)

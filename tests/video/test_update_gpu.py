@@ -181,9 +181,9 @@ def test_buffers_stay_where_they_are():
     assert len(places) == 1
 
 
-@pytest.mark.parametrize("rate", [None, 10_000.0])
-def test_what_moved_stands_still_again(rate):
-    one = stream(channels=["motion", "edges"], rate=rate)
+@pytest.mark.parametrize(("rate", "keyframe"), [(None, 30), (10_000.0, 30), (None, 2)])
+def test_what_moved_stands_still_again(rate, keyframe):
+    one = stream(channels=["motion", "edges"], rate=rate, keyframe=keyframe)
     frames = list(crossing(SIZE, 3))
     for frame in frames:
         step = one.step(frame)

@@ -14,9 +14,9 @@ from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm.vlm.places import grid_for
 from texturevlm_lab.bench import vlm as bench
-from texturevlm_lab.bench import vlm_file, vlm_same, vlm_theirs
+from texturevlm_lab.bench import vlm_file, vlm_model
+from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
-from texturevlm_lab.bench.vlm_rows import our_first_token
 
 SIZE = (128, 96)
 BUDGET = 6
@@ -24,12 +24,12 @@ BUDGET = 6
 
 @pytest.fixture(scope="module")
 def small():
-    return vlm_theirs.random_model("cpu", small=True)
+    return vlm_model.random_model("cpu", small=True)
 
 
 @pytest.fixture(scope="module")
 def asked(small):
-    return vlm_file.asked_model(small, BUDGET)
+    return vlm_model.asked_model(small, BUDGET)
 
 
 def empty_report():
@@ -48,20 +48,20 @@ def percentages(note):
 def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     """Our own path with the full grid gives the first token that their path gives."""
     texture = picture(128, 192)
-    inputs = vlm_theirs.their_inputs(small, *vlm_theirs.pixel_values(small, texture.levels[0]))
+    inputs = vlm_model.their_inputs(small, *vlm_model.pixel_values(small, texture.levels[0]))
     fixed = FixedBudget(small, 24)
-    read = fixed.prefill([vlm_theirs.prompt_ids(small, 24)], fixed.encode(texture, full_grid(texture, 32)))
-    with torch.no_grad(), vlm_theirs.unhooked(small):
+    read = fixed.prefill([vlm_model.prompt_ids(small, 24)], fixed.encode(texture, full_grid(texture, 32)))
+    with torch.no_grad(), vlm_model.unhooked(small):
         theirs = small.model(**inputs).logits[:, -1]
     assert float((read.logits - theirs).abs().max()) < 1e-4 * float(theirs.abs().max())
-    assert len(vlm_theirs.prompt_ids(small, 24)) == 24 + vlm_theirs.PROMPT_WORDS
+    assert len(vlm_model.prompt_ids(small, 24)) == 24 + vlm_model.PROMPT_WORDS
 
 
 def test_the_whole_bench_runs(small, monkeypatch):
-    monkeypatch.setattr(bench, "begin", lambda module, title, device, quick: empty_report())
     monkeypatch.setattr(bench, "random_model", lambda *_, **__: small)
     monkeypatch.setattr(vlm_file, "ANSWER", 3)
-    report = bench.bench_vlm("cpu", quick=True)
+    report = empty_report()
+    bench.bench(report)
     rows = rows_of(report)
     for name in ("160×192", "160×160"):
         work = f"{name}, batch 1 → first token"
@@ -95,7 +95,7 @@ def test_both_sides_read_the_same_few_tokens(small):
     report, fixed = empty_report(), FixedBudget(small, BUDGET, masked=True)
     tower, unhooked = small.tower, []
     watch = tower.register_forward_pre_hook(lambda *_: unhooked.append(not hasattr(small.model, "texturevlm_adapter")))
-    found = vlm_same.add_same_tokens(report, fixed, SIZE)
+    found = bench.add_same_tokens(report, fixed, SIZE)
     watch.remove()
     assert unhooked[:3] == [True] * 3 and not any(unhooked[3:])  # the rest probe the hooks
     assert small.model.texturevlm_adapter is small
@@ -116,14 +116,15 @@ def test_both_ways_to_choose_by_a_question_agree(small, monkeypatch):
     """Plain calls, and the chooser that a GPU captures; both ask the scout."""
     asked, score = [], ScoutScorer.score
     monkeypatch.setattr(ScoutScorer, "score", lambda *inputs: asked.append(inputs[2]) or score(*inputs))
-    fixed, image = FixedBudget(small, BUDGET, masked=True), vlm_same.page(1, *SIZE)
+    fixed, image = FixedBudget(small, BUDGET, masked=True), page(1, *SIZE)
     seen = []
     fixed.prefill = lambda ids, tower: seen.append([one.clone() for one in tower.embeds]) or prefill(ids, tower)
     prefill = partial(FixedBudget.prefill, fixed)
-    vlm_same.asked_first_token(fixed, image)
-    vlm_same.captured_first_token(empty_report(), fixed, image)()
-    assert asked == [vlm_same.QUESTION] * 3
-    our_first_token(fixed, image, "cascade")
+    vlm_model.our_first_token(fixed, image, vlm_model.QUESTION, relevance="scout")
+    ids = partial(vlm_model.prompt_ids, small, BUDGET)
+    vlm_model.captured_first_token(empty_report(), fixed, image, vlm_model.QUESTION, ids)()
+    assert asked == [vlm_model.QUESTION] * 3
+    vlm_model.our_first_token(fixed, image, allocator="cascade")
     assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[1][0], seen[2][0])
     assert not torch.equal(seen[0][0], seen[3][0])
 
@@ -135,23 +136,23 @@ def test_our_resize_has_the_grid_of_transformers_resize(size):
 
 
 def test_our_resize_reads_as_many_tokens_as_transformers(small):
-    fixed, image, seen = FixedBudget(small, BUDGET, masked=True), vlm_same.page(1, *SIZE), []
+    fixed, image, seen = FixedBudget(small, BUDGET, masked=True), page(1, *SIZE), []
     prefill = partial(FixedBudget.prefill, fixed)
     fixed.prefill = lambda ids, tower: seen.append(int(tower.used.sum())) or prefill(ids, tower)
     relevance = find_relevance(Texture.open(image), patch=32, relevance="none")
-    vlm_same.resized_first_token(fixed, image, 4, relevance)
+    vlm_model.our_first_token(fixed, image, allocator="resize", budget=4, relevance=relevance)
     assert seen == [4]
 
 
 def test_a_gain_is_split_into_tokens_and_capture():
-    note = vlm_same.gain_note((3508, 2480), 600e3, vlm_same.Resized(40e3, 10e3, 12.5e3))
+    note = bench.gain_note((3508, 2480), 600e3, bench.Resized(40e3, 10e3, 12.5e3))
     assert "is 60.0 × faster" in note and "15.0 × by fewer tokens" in note and "4.0 × by capture" in note
     assert "2.50 ms more" in note
 
 
 def test_compiled_rows_say_why_they_are_missing(small, monkeypatch):
     fixed, report = FixedBudget(small, BUDGET), empty_report()
-    vlm_same.add_compiled(report, fixed, [SIZE])
+    bench.add_compiled(report, fixed, [SIZE])
     assert report.rows[0].timing is None and report.rows[0].state == "not compiled in a quick run"
     report.quick = False
 
@@ -159,11 +160,11 @@ def test_compiled_rows_say_why_they_are_missing(small, monkeypatch):
         raise RuntimeError("no compiler here\nand more")
 
     monkeypatch.setattr(torch, "compile", broken)
-    vlm_same.add_compiled(report, fixed, [SIZE])
+    bench.add_compiled(report, fixed, [SIZE])
     assert report.rows[1].state == "failed: no compiler here" and small.model.texturevlm_adapter is small
     monkeypatch.setattr(torch, "compile", lambda model, **options: lambda **inputs: time.sleep(2))
-    monkeypatch.setattr(vlm_same, "COMPILE_SECONDS", 0.5)
-    vlm_same.add_compiled(report, fixed, [SIZE, SIZE])
+    monkeypatch.setattr(bench, "COMPILE_SECONDS", 0.5)
+    bench.add_compiled(report, fixed, [SIZE, SIZE])
     assert [row.state for row in report.rows[2:]] == ["not compiled within 0 s"] * 2
 
 
@@ -171,10 +172,10 @@ def test_the_compiled_row_reads_the_same_token_each_time(small, monkeypatch):
     """The static cache is emptied between calls; the compiler itself is left out."""
     modes = []
     monkeypatch.setattr(torch, "compile", lambda model, **options: modes.append(options) or model)
-    inputs = vlm_same.resized_inputs(FixedBudget(small, BUDGET), SIZE)
-    with vlm_theirs.unhooked(small):
-        wanted = vlm_theirs.their_first_token(small, inputs)
-        reading = vlm_theirs.compiled_first_token(small, inputs)
+    inputs = bench.resized_inputs(FixedBudget(small, BUDGET), SIZE)
+    with vlm_model.unhooked(small):
+        wanted = vlm_model.their_first_token(small, inputs)
+        reading = vlm_model.compiled_first_token(small, inputs)
         assert [reading() for _ in range(3)] == [wanted] * 3
     assert modes == [{"mode": "reduce-overhead", "dynamic": False}]
 
@@ -204,7 +205,7 @@ def test_the_prompt_of_a_file_is_as_long_as_that_of_an_image(asked, tmp_path):
     file = vlm_file.write_page(tmp_path, SIZE)
     fixed = FixedBudget(asked.adapter, BUDGET, masked=True)
     ids = vlm_file.stages(asked, fixed, file)["words of the prompt"]()
-    assert len(ids) == BUDGET + vlm_theirs.PROMPT_WORDS
+    assert len(ids) == BUDGET + vlm_model.PROMPT_WORDS
     assert ids.count(asked.model.config.image_token_id) == BUDGET
     assert Texture.open(file).size == SIZE
 

@@ -14,11 +14,11 @@ or an entry point "texturevlm.allocators" of another package:
 
 `per_image` calls the function for each image and gives leftover tokens to the best boxes. A function that needs the
 texture, or that works on a whole batch, uses the decorator `allocator` instead and returns an Allocation.
-`spend` gives one budget to many pictures, with any allocator; `share_budget` to pictures that are all shown.
+`spend` gives one budget to many pictures, with any allocator.
 """
 
 from texturevlm.allocate.allocator import ALLOCATORS, RegisteredAllocator
 from texturevlm.allocate.foveated import foveate
-from texturevlm.allocate.share import Item, share_budget, spend
+from texturevlm.allocate.share import Item, spend
 
-__all__ = ["ALLOCATORS", "Item", "RegisteredAllocator", "foveate", "share_budget", "spend"]
+__all__ = ["ALLOCATORS", "Item", "RegisteredAllocator", "foveate", "spend"]

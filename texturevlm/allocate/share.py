@@ -95,52 +95,6 @@ def spend(
     return [shares.get(index, 0) for index in range(len(items))]
 
 
-def share_budget(
-    textures: Sequence[Texture],
-    relevances: Sequence[Relevance],
-    *,
-    budget: int,
-    patch: int = PATCH,
-    allocator: str | Callable[..., Allocation] = ALLOCATOR,
-    floor: int | Sequence[int] = 1,
-    ceiling: int | Sequence[int] | None = None,
-    weights: Sequence[float] | None = None,
-    **options: Any,
-) -> list[Allocation]:
-    """Spend a budget on images that are all shown: one Allocation each.
-
-    textures:       one image each, of any sizes
-    relevances:     one per image
-    budget:         tokens for all images together
-    allocator:      a name of ALLOCATORS, or a function like those
-    floor, ceiling: of the tokens of an image, one number for all or one per image; None: 8 times an equal share
-    weights:        how much each image matters (for pages that share one question: the probability that the answer is
-                    there); None: equal
-    options:        the allocator's own
-    """
-    choose, count = ALLOCATORS.find("share_budget", allocator), len(textures)
-    _check_images(textures, relevances)
-    check_count("share_budget", "budget", budget, 1)
-    floors = _per_image("floor", floor, count)
-    ceiling = [max(low, 8 * math.ceil(budget / count)) for low in floors] if ceiling is None else ceiling
-    ceilings = _per_image("ceiling", ceiling, count)
-    weights = [1.0] * count if weights is None else weights
-    for index, (low, high) in enumerate(zip(floors, ceilings)):
-        if low > high:
-            raise ValueError(f"share_budget: floor must not exceed ceiling, got {low} above {high} for image {index}")
-    if sum(floors) > budget:
-        raise ValueError(f"share_budget: budget must be at least the sum of the floors, {sum(floors)}, got {budget}")
-    if len(weights) != count or not all(0 <= weight < math.inf for weight in weights):
-        raise ValueError(f"share_budget: weights must be {count} numbers of at least 0, got {list(weights)!r:.80}")
-    images, spare = list(zip(textures, relevances)), budget - sum(floors)
-    items = [
-        Item(lambda image=image: image, weight, low, min(high, low + spare))  # what the other images leave
-        for image, weight, low, high in zip(images, weights, floors, ceilings)
-    ]
-    shares = spend(items, budget=budget, patch=patch, allocator=choose, **options)
-    return [choose(*image, budget=share, patch=patch, **options) for image, share in zip(images, shares)]
-
-
 def value_curve(
     choose: Callable[..., Allocation], relevance: Relevance, low: int, high: int, worth: float = 1.0
 ) -> list[Point]:
@@ -223,20 +177,3 @@ def _price(curves: dict[int, list[Point]], ceilings: dict[int, int], budget: int
         steps = [_slope(*pair) for pair in pairwise(envelope(curve)) if pair[0][0] < shares[index]]
         last += steps[-1:]
     return min(last)
-
-
-def _check_images(textures: Sequence[Texture], relevances: Sequence[Relevance]) -> None:
-    if not textures or len(textures) != len(relevances):
-        counts = f"{len(textures)} and {len(relevances)}"
-        raise ValueError(f"share_budget: textures and relevances must be equally many, at least one, got {counts}")
-    for index, (texture, relevance) in enumerate(zip(textures, relevances)):
-        if texture.batch != 1 or relevance.mass.shape[0] != 1 or texture.size != relevance.size:
-            got = f"{texture.batch} of {texture.size} with {relevance.mass.shape[0]} of {relevance.size} at {index}"
-            raise ValueError(f"share_budget: each texture must be one image with a relevance of its size, got {got}")
-
-
-def _per_image(name: str, value: int | Sequence[int], count: int) -> list[int]:
-    values = list(value) if isinstance(value, Sequence) else [value] * count
-    if len(values) != count:
-        raise ValueError(f"share_budget: {name} must be one number or {count}, got {len(values)}")
-    return [check_count("share_budget", name, number, 1) for number in values]

@@ -84,11 +84,12 @@ class VLM:
                 raise ValueError(f"VLM: processor must have one {name}, got {given!r:.80}")
         asked = {name: value for name, value in options.items() if name not in PROCESSED}
         AskConfig(TokenConfig()).given("VLM", asked, hooks).check("VLM", self.model.config)
-        if own and not placed and attached_to(processor) in (None, self.model):
+        attached = attached_to(processor) if own and not placed else None
+        if own and not placed and attached is None:
             config, inner = self.model.config, processor.processor
             check_choice("VLM", "model_type of the processor", processor.config.model_type, [config.model_type])
             check_belongs("VLM", inner, config, adapter_for(config, inner))
-        else:
+        elif attached is not self.model:
             processor = attach(self.model, processor, **placed)
         self.processor = processor
         self.adapter = hooked(self.model, processor).beside(processor.processor)

@@ -12,12 +12,14 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import BatchFeature, ProcessorMixin
@@ -164,7 +166,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
         with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
-        self.questions.remember(found, questions)
+        self.questions.remember(found, questions, options.get("chat_template"))
         return found
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **options: Any) -> Any:
@@ -279,7 +281,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """The chosen tokens of all images, in the order of their placeholders."""
         counts = [text.count(self.image_token) for text in texts]
         views: list[View] = []
-        for own, asked in zip(by_prompt(images, counts), self.questions.of(texts, question)):
+        for own, asked in zip(by_prompt(images, counts), self.questions.of(texts, question, self._user_begins)):
             if not own:
                 continue
             if any(isinstance(image, Patches) for image in own):
@@ -298,6 +300,19 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
                 image = PromptImage(placement.picture.texture, placement.allocation)
                 views += [view for group in self.adapter.groups(image) for view in group]
         return views
+
+    def _user_begins(self, template: Any) -> str:
+        """What a chat template writes between an answer and the words of a user; empty if that cannot be told."""
+        said = [("user", "§1"), ("assistant", "§2"), ("user", "§3")]
+        turns = [{"role": role, "content": [{"type": "text", "text": words}]} for role, words in said]
+        render = partial(self.processor.tokenizer.apply_chat_template, tokenize=False)
+        template = template or self.chat_template
+        try:
+            answered, whole = (render(turns[:count], chat_template=template) for count in (2, 3))
+        except (TemplateError, ValueError, TypeError, KeyError):  # one that takes other messages
+            return ""
+        ends, between = answered.partition("§2")[2], whole.partition("§2")[2].partition("§3")[0]
+        return str(between.removeprefix(os.path.commonprefix([ends, between]))).strip()
 
     def config_for(self, images: int) -> TokenConfig:
         """How the tokens of a prompt with so many images are placed: what may be several is drawn."""
@@ -340,7 +355,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if any(self.image_token in text for text in texts) and images is not None:
             raise ValueError("processor: images must be none beside videos, which share the budget, got some")
         prompts = VideoPrompts(self.adapter, fps, self.config_for(1))
-        found, views = prompts.fill(texts, videos, self.questions.of(texts, question), self._drawn_budget)
+        questions = self.questions.of(texts, question, self._user_begins)
+        found, views = prompts.fill(texts, videos, questions, self._drawn_budget)
         return found, self.adapter.pixel_inputs(views)
 
     def _warn_if_none_attached(self) -> None:

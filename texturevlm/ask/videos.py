@@ -144,11 +144,11 @@ class VideoSession:
         seen = {time: MomentEvidence(before[time].allocation, own) for time, own in (attention or {}).items()}
         moments, frame = self.upright(how.tokens.turn)
         self.shown = choose_clip(moments, question, tokens, device=self.model.device, seen=seen)
-        pictures = {
-            turned.time: Picture.of_frame(given.frames[:1], turned.frames[:1], frame, tokens.patch)
-            for given, turned in zip(self.moments, moments)
-        }
-        return [Placement(pictures[shown.time], shown.allocation, shown.relevance) for shown in self.shown]
+        first = {turned.time: (given.frames[:1], turned.frames[:1]) for given, turned in zip(self.moments, moments)}
+        return [
+            Placement(Picture.of_frame(*first[shown.time], frame, tokens.patch), shown.allocation, shown.relevance)
+            for shown in self.shown
+        ]
 
     def request(self, prompt: Any, question: str, how: AskConfig, *, apart: bool) -> Request:
         """A prompt with its tokens.

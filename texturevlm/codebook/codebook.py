@@ -190,7 +190,7 @@ def nearest(rows: Tensor, entries: Tensor) -> Tensor:
 
 
 def tower_digest(adapter: Adapter) -> str:
-    """A digest of the first numbers of every weight before the language model, in bfloat16: the same in any precision."""
+    """A digest of the first numbers of every weight before the language model, in bfloat16: one for any precision."""
     model: Any = adapter.model
     behind = {id(weight) for weight in adapter.language_of(model).parameters()}
     if (head := model.get_output_embeddings()) is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.commands import arguments
-from texturevlm.defaults import FINE_PAGES
+from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 
 HOW = ("budget", "allocator", "relevance", "turn", "looks", "tokens", "reduce", "keep")  # options of `load_vlm`
 
@@ -62,15 +62,18 @@ def _ask(options: argparse.Namespace) -> int:
     from texturevlm.ask.documents import check_document
     from texturevlm.ask.session import ImageSession
     from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.placement.placement import check_budget
     from texturevlm.video import open_video
 
     how = {name: getattr(options, name) for name in HOW if getattr(options, name) is not None}
+    if options.fine_pages is not None:
+        check_count("ask", "--fine-pages", options.fine_pages, 1, MOST_FINE_PAGES)
     # What no model can be asked is refused before one is loaded.
     check_budget(tokens.budget, len(images))
-    asked = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
-    asked = asked.for_hooks("ask").check("ask")
+    usual = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
+    asked = usual.for_hooks("ask").check("ask")
     device = arguments.device_of(options)
     video = VideoOptions(options.fps, options.seconds, options.rate).check()
     if len(images) > 1 and (videos := [str(image) for image in images if is_video(image)]):

@@ -96,8 +96,25 @@ def page_tokens(
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
     sheet = _sheet_budget(len(pages), how.budget, fine_pages)
-    budget, opened = how.budget - sheet, dict[int, tuple[Picture, Relevance]]()
-    balance = how.weighing(budget / min(len(pages), fine_pages))
+    closer = replace(how, budget=how.budget - sheet)
+    found = fine_tokens(pages, sights, question, closer, fine_pages=fine_pages, device=device)
+    fine = {number for page in found for number in page.numbers}
+    others = [index for index in range(len(pages)) if index + 1 not in fine]
+    return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
+
+
+def fine_tokens(
+    pages: PagePictures,
+    sights: Sequence[PageSight],
+    question: str,
+    how: TokenConfig,
+    *,
+    fine_pages: int,
+    device: torch.device,
+) -> list[PageTokens]:
+    """The tokens of the pages that are seen finely, which get the whole budget."""
+    opened: dict[int, tuple[Picture, Relevance]] = {}
+    balance = how.weighing(how.budget / min(len(pages), fine_pages))
 
     def open_page(index: int) -> tuple[Texture, Relevance]:
         picture = pages.picture(index, FINE_PIXELS, how, device)
@@ -107,15 +124,14 @@ def page_tokens(
 
     items = [Item(partial(open_page, index), sight.worth) for index, sight in enumerate(sights)]
     given: Any = {"patch": how.patch, **how.options}
-    shares = spend(items, budget=budget, most=fine_pages, allocator=how.chooser, **given)
+    shares = spend(items, budget=how.budget, most=fine_pages, allocator=how.chooser, **given)
     found = []
     for index, share in enumerate(shares):
         if share:
             picture, relevance = opened[index]
             placed = how.chooser(picture.texture, relevance, budget=share, **given)
             found.append(PageTokens((index + 1,), Placement(picture, placed, relevance), sights[index].worth))
-    others = [index for index, share in enumerate(shares) if not share]
-    return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
+    return found
 
 
 def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:

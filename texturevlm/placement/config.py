@@ -59,6 +59,13 @@ class TokenConfig:
         turn = check_turn(function, self.turn)
         return self if turn == self.turn else replace(self, turn=turn)
 
+    @classmethod
+    def of(cls, function: str, how: TokenConfig | None) -> TokenConfig:
+        """What a caller gave for `how`; None: the defaults."""
+        if how is not None and not isinstance(how, TokenConfig):
+            raise TypeError(f"{function}: how must be a TokenConfig, got {how!r:.80}")
+        return TokenConfig() if how is None else how
+
     @property
     def chooser(self) -> Allocator:
         """The allocator as a function."""

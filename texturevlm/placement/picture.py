@@ -122,7 +122,7 @@ def prepare(
              texture units
     angle:   of the text, where it was found already and `how` asks for it to be found
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("prepare", how)
     if isinstance(image, Picture):
         picture = image if device is None else image.to(torch.device(device))
         original, findings = picture.original, picture.findings
@@ -137,11 +137,13 @@ def prepare(
     plain = original.pages is None and original.names == COLOURS
     grows = plain and how.finer.most > 1 and prod(original.size) <= SMALL
     key = how.turn, TIMES if grows else 1, how.patch
-    if key not in findings.pictures:
-        while len(findings.pictures) > 1:
-            del findings.pictures[next(iter(findings.pictures))]
-        findings.pictures[key] = _picture(original, findings, *key)
-    return findings.pictures[key]
+    found = findings.pictures.get(key)
+    if found is None:
+        found = _picture(original, findings, *key)
+        for oldest in list(findings.pictures)[:-1]:  # another thread may be here, too
+            findings.pictures.pop(oldest, None)
+        findings.pictures[key] = found
+    return found
 
 
 def _picture(original: Texture, findings: Findings, turn: float | str, times: int, patch: int) -> Picture:

@@ -23,7 +23,7 @@ from texturevlm.frame import Frame, following
 from texturevlm.ops.legibility import legibility
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.picture import Picture, prepare
-from texturevlm.relevance import AttentionScorer, Relevance, Scorer, declares, find_scorer
+from texturevlm.relevance import AttentionScorer, Balance, Relevance, Scorer, declares, find_scorer
 from texturevlm.relevance.maps import normalised
 from texturevlm.scout import Question
 from texturevlm.types import COLUMNS, Allocation, Texture
@@ -97,7 +97,7 @@ def place(
     picture: what `prepare` made, or any image
     evidence, after: as in `place_together`, of this picture
     """
-    how = (TokenConfig() if how is None else how).check("place")
+    how = TokenConfig.of("place", how).check("place")
     seen = None if evidence is None else [evidence]
     known = None if after is None else [after]
     found = place_together([prepare(picture, how)], question, how, evidence=seen, after=known)
@@ -126,7 +126,7 @@ def place_together(
     captured: what may place the tokens of one picture by a graph
     first:    the number of the first picture among those that a scorer holds maps of
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("place_together", how)
     rest = how.budget - sum(placement.tokens for placement in after or ())
     if after is not None and rest < len(pictures):
         return []
@@ -166,11 +166,11 @@ def _relevance(
     balance = how.weighing(tokens)
     if how.relevance == BY_EVIDENCE:
         assert evidence is not None
-        found = picture.memo.find(question, scorer=AttentionScorer(evidence), balance=balance)
+        found = _pointed_at(picture, question, evidence, balance)
     else:
         found = picture.memo.find(question, scorer=how.relevance, balance=balance)
         if evidence is not None:
-            pointed = picture.memo.find(question, scorer=AttentionScorer(evidence), balance=balance)
+            pointed = _pointed_at(picture, question, evidence, balance)
             found = replace(found, mass=found.mass + pointed.mass, scorer=pointed.scorer)
     if after is not None:
         scale = delivered_scale(after.upright, found.grid).to(found.mass)
@@ -183,6 +183,14 @@ def _relevance(
     if after is not None:
         chance *= float(found.mass.sum())
     return found if evidence is None and after is None else replace(found, mass=normalised(found.mass)), chance
+
+
+def _pointed_at(picture: Picture, question: str | Question, evidence: Tensor, balance: str | Balance) -> Relevance:
+    """The relevance of what evidence points at; the memo does not keep the map, which belongs to one question."""
+    scorer = AttentionScorer(evidence)
+    found = picture.memo.find(question, scorer=scorer, balance=balance)
+    picture.memo.readings.pop(id(scorer), None)
+    return found
 
 
 def _scorer(scorer: str | Scorer, number: int, frame: Frame) -> str | Scorer:

@@ -43,7 +43,7 @@ def choose_tokens(
     options:   fields of TokenConfig: budget, allocator, balance, turn, patch; others are the allocator's own
     returns    an Allocation of `budget` slots per image (as many as the largest share, if shared); a list for a list
     """
-    how = TokenConfig() if how is None else how
+    how = TokenConfig.of("choose_tokens", how)
     own = {name: value for name, value in options.items() if name not in TOKEN_OPTIONS}
     given = {name: value for name, value in options.items() if name in TOKEN_OPTIONS}
     scorer = relevance if not isinstance(relevance, (Prepared, Relevance)) else None
@@ -60,10 +60,12 @@ def _each(
     texture: Texture, question: str | Question, how: TokenConfig, made: Prepared | Relevance | None
 ) -> Allocation:
     """The tokens of images of one size, each with the whole budget."""
-    if how.turn != 0:
+    if how.turn != 0 or how.finer.most > 1:  # in an upright picture of each, perhaps enlarged
         check_texture("choose_tokens", texture)
         if made is not None:
-            raise TypeError(f"choose_tokens: relevance must be a scorer or its name with turn, got {made!r:.40}")
+            raise TypeError(
+                f"choose_tokens: relevance must be a scorer or its name with turn or finer, got {made!r:.40}"
+            )
         parts = [prepare(own, how) for own in texture.split()]
         return as_batch(
             [place_together([own], question, how, first=number)[0].given for number, own in enumerate(parts)]

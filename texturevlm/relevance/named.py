@@ -35,6 +35,7 @@ SCORERS: Registry[Callable[..., Scorer]] = Registry(
 ELSEWHERE = {
     "model": "'model', a model's own attention, which ask, attach and eval with a model take",
     "embedding": "'embedding' without its models: write embedding:MODEL,PCA",
+    "attention": "'attention', which needs a map: relevance=tv.SCORERS['attention'](map)",
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from fastapi import FastAPI
@@ -18,18 +18,19 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from texturevlm.ask import VLM
+from texturevlm.ask.config import AskConfig
 from texturevlm.defaults import BUDGET
-from texturevlm.serve import asking, clips, completions, images, reading
+from texturevlm.placement import TokenConfig
+from texturevlm.serve import asking, chat, page
 from texturevlm.serve.answers import Answerer
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pictures import Pictures
+from texturevlm.serve.plans import TokenOptions
+from texturevlm.serve.proxy import Upstream
 from texturevlm.serve.uploads import Uploads
-
-if TYPE_CHECKING:
-    from texturevlm.ask import VLM
-    from texturevlm.serve.proxy import Upstream
 
 STATIC = Path(__file__).parent / "static"
 CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
@@ -42,7 +43,7 @@ class Settings:
     model:    what answers questions; None: nothing does, unless there is an upstream
     name:     of the model, as clients see it
     upstream: an OpenAI-compatible server that answers in `proxy` mode
-    budget:   of a chat that names none, in `proxy` mode
+    budget:   where a client names none, without a model
     token:    what every call must bring; None on a loopback address
     created:  when the server began, in seconds since 1970
     """
@@ -55,6 +56,17 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     limits: Limits = field(default_factory=Limits)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def config(self) -> AskConfig:
+        """How tokens are placed where a client gives nothing."""
+        return AskConfig(TokenConfig(budget=self.budget)) if self.model is None else self.model.config
+
+    def config_for(self, asked: TokenOptions) -> AskConfig:
+        """How tokens are placed for a client, checked."""
+        if self.model is not None:
+            return self.model.config_for(**asked.given)
+        return self.config.given("serve", asked.given).check("serve")
 
 
 class State:
@@ -96,11 +108,11 @@ def create_app(settings: Settings) -> Any:
         lifespan=lifespan,
     )
     app.state.serve = state
-    for part in (images, asking, clips, completions, reading):
+    for part in (page, asking, chat):
         app.include_router(part.router)
 
     @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
+    async def index() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

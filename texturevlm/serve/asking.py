@@ -14,20 +14,19 @@ from starlette.requests import Request
 
 from texturevlm.ask.answer import Answer
 from texturevlm.ask.attention import question_attention
-from texturevlm.ask.documents import DocumentSession
 from texturevlm.ask.evaluating import evaluating
 from texturevlm.defaults import MOST_FINE_PAGES
-from texturevlm.serve.answers import Event, Question, Told, error_of
-from texturevlm.serve.images import opened, state_of
+from texturevlm.placement import place
+from texturevlm.serve.answers import Event, Question, Reply, error_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.plans import Choice, chosen, columns_of
-from texturevlm.vlm import FAMILIES
+from texturevlm.serve.page import looks_of, opened, state_of
+from texturevlm.serve.plans import PageOptions, columns_of
 
 router = APIRouter()
 
 
-class AnswerRequest(Choice):
+class AnswerRequest(PageOptions):
     """A question about one page of an upload.
 
     whole: about all pages of a document, or a whole video
@@ -35,12 +34,18 @@ class AnswerRequest(Choice):
     looks: as for `ask`: 2: an overview, then where the model's attention went; auto: more only if it is not sure
     """
 
-    id: str = Field(max_length=64)
-    page: int = Field(default=0, ge=0)
     whole: bool = False
     fine_pages: int | None = Field(default=None, ge=1, le=MOST_FINE_PAGES)
-    looks: Literal[1, 2, "auto"] = 1
+    looks: Literal[1, 2, "auto"] | None = None
     max_tokens: int = Field(default=128, ge=1)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The second of two looks goes where the model's attention went, whatever scorer is named."""
+        found = super().given
+        if self.looks == 2:
+            found.pop("relevance", None)
+        return found
 
 
 @router.post("/api/answer")
@@ -49,30 +54,18 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
     state = state_of(request)
     if state.answerer is None:
         raise ApiError(409, "this server has no model; start it with --model")
-    body.check()
     if not body.question.strip():
         raise ApiError(422, "question: a question is needed")
-    model, upload = state.settings.model, state.uploads.get(body.id)
+    model, upload, how = state.settings.model, state.uploads.get(body.id), state.settings.config_for(body)
 
-    def prepare(stop: Any) -> Any:
+    def prepare(stop: Stop) -> Any:
         if body.whole and upload.pages > 1:
-            how = model.config_for(budget=body.budget, allocator=body.allocator, relevance=body.scorer)
             return state.pictures.whole(upload, model, body.question, how, stop)
         return opened(request, body.id, body.page).session(model), 0.0
 
     session, spent = await state.looking.run(request, prepare)
-    # The second of two looks goes where the model's attention went, whatever scorer is named.
-    options = {
-        "budget": body.budget,
-        "allocator": body.allocator,
-        "relevance": "attention" if body.looks == 2 else body.scorer,
-        "looks": body.looks,
-        "max_new_tokens": min(body.max_tokens, state.limits.answer_tokens),
-    }
-    if isinstance(session, DocumentSession):
-        options["fine_pages"] = body.fine_pages
-    question = Question(session, body.question, options)
-    question.spent = spent
+    options = {**body.given, "max_new_tokens": min(body.max_tokens, state.limits.answer_tokens)}
+    question = Question(session, body.question, options, spent=spent)
     state.answerer.submit(question)
     return StreamingResponse(_sent(question, state.limits.seconds), media_type="text/event-stream")
 
@@ -82,19 +75,18 @@ async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
     """How much the question attends to each token of the plan with the same settings; all together sum to 1."""
     state = state_of(request)
     model = state.settings.model
-    if model is None or not FAMILIES[model.model.config.model_type][0].two_looks:
+    if 2 not in looks_of(model):
         raise ApiError(409, "this server has no model whose attention can be read")
-    body.check()
+    how = state.settings.config_for(body).tokens
     state.uploads.get(body.id)
 
     def work(stop: Stop) -> list[float]:
-        picture = opened(request, body.id, body.page)
-        allocation, _ = chosen(picture, body.model_copy(update={"patch": model.adapter.side}))
+        placement = place(opened(request, body.id, body.page).picture(how), body.question, how)
         stop.check()
-        used, texture = int(allocation.valid.sum()), picture.texture.to(model.device)
+        texture, allocation = placement.picture.texture.to(model.device), placement.allocation.to(model.device)
         with model.adapter.lock, evaluating(model.model):
-            (weights,) = question_attention(model.adapter, body.question, [texture], [allocation.to(model.device)])
-        own: list[float] = weights[:used].tolist()
+            (weights,) = question_attention(model.adapter, body.question, [texture], [allocation])
+        own: list[float] = weights[: placement.tokens].tolist()
         return own
 
     return {"attention": await state.looking.run(request, work)}
@@ -126,19 +118,20 @@ async def events_of(question: Question, seconds: float) -> AsyncIterator[Event]:
         question.stop.set()
 
 
-def details(told: Told) -> dict[str, Any]:
+def details(reply: Reply) -> dict[str, Any]:
     """A finished answer, for the page and for the chat."""
-    pieces = [token.replace("Ġ", " ").replace("▁", " ") for token in told.answer.tokens]
+    found = reply.answer
+    pieces = [token.replace("Ġ", " ").replace("▁", " ") for token in found.tokens]
     return {
-        "text": told.text,
-        "confidence": told.confidence,
-        "unreadable": told.answer.unreadable,
-        "chance": told.answer.confidence,
-        "looks": [_look(one) for one in (told.answer.earlier, told.answer) if one is not None],
-        "visual_tokens": told.visual_tokens,
-        "pages": told.answer.pages,
-        "seconds": {name: round(value, 4) for name, value in told.answer.seconds.items()},
-        "tokens": [[piece, round(chance, 4)] for piece, chance in zip(pieces, told.probabilities)],
+        "text": reply.text,
+        "confidence": reply.confidence,
+        "unreadable": found.unreadable,
+        "chance": found.confidence,
+        "looks": [_look(look) for look in (found.earlier, found) if look is not None],
+        "visual_tokens": found.visual_tokens,
+        "pages": found.pages,
+        "seconds": {name: round(value, 4) for name, value in found.seconds.items()},
+        "tokens": [[piece, round(chance, 4)] for piece, chance in zip(pieces, reply.probabilities)],
     }
 
 

@@ -1,41 +1,25 @@
-"""`POST /api/clip`: a whole video under one budget: what changes from moment to moment, and which tokens each gets.
+"""A whole video under one budget: what changes from moment to moment, and which tokens each gets.
 
 The tokens of all moments come in one atlas, so that a browser plays the video without asking again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
-from fastapi import APIRouter
-from starlette.requests import Request
-from torch import Tensor
 
+from texturevlm.placement import TokenConfig
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import SCORERS, Scorer, find_scorer
-from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url
-from texturevlm.serve.images import state_of
+from texturevlm.relevance import Scorer, find_scorer
+from texturevlm.serve.drawing import atlas
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.plans import QUICK, PlanRequest, columns_of
+from texturevlm.serve.plans import PlanRequest, columns_of
 from texturevlm.serve.uploads import Video
 from texturevlm.types import Texture
-from texturevlm.video import Moment, MomentTokens, changed_tiles, choose_clip
-
-router = APIRouter()
-
-
-@router.post("/api/clip")
-async def clip(request: Request, body: PlanRequest) -> dict[str, Any]:
-    """Per moment its time, the share of it that changed, and its tokens when the whole video is asked about."""
-    body.check()
-    state = state_of(request)
-    upload = state.uploads.of_kind(body.id, Video)
-    found: dict[str, Any] = await state.looking.run(
-        request, lambda stop: clip_of(upload, body, state.settings.device, stop)
-    )
-    return found
+from texturevlm.video import Moment, changed_tiles, choose_clip, upright_moments
 
 
 class KeptScorer:
@@ -58,33 +42,25 @@ class KeptScorer:
         return self.kept[key]
 
 
-def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -> dict[str, Any]:
-    """What `POST /api/clip` answers."""
-    options: Any = {"budget": how.budget, "patch": how.patch, "allocator": how.allocator, "device": device}
-    # As `choose_clip` has it, `auto` is the scout: OCR takes seconds per moment.
-    name = how.scorer if how.scorer in SCORERS.clients else QUICK if how.question.strip() else "none"
-    options["relevance"] = KeptScorer(find_scorer("clip", name, how.question), upload.readings, stop)
-    shown = {one.time: one for one in choose_clip(upload.moments, how.question, **options)}
+def clip_of(upload: Video, asked: PlanRequest, how: TokenConfig, device: torch.device, stop: Stop) -> dict[str, Any]:
+    """What `POST /api/clip` answers: positions in the video as it was given, and pixels as the model gets them."""
+    upright, frame = upright_moments(upload.moments, how.turn)
+    # As `choose_clip` has it, `auto` is the scout, and without a question nothing.
+    automatic = "scout" if asked.question.strip() else "none"
+    scorer = find_scorer("clip", automatic if how.relevance == "auto" else how.relevance, asked.question)
+    own = replace(how, relevance=KeptScorer(scorer, upload.readings, stop))
+    shown = {moment.time: moment for moment in choose_clip(upright, asked.question, own, device=device)}
     stop.check()
     first, moments = 0, []
-    for moment, changed in zip(upload.moments, changes(upload.moments)):
-        one = shown.get(moment.time)
-        used = 0 if one is None else int(one.allocation.valid.sum())
-        tokens = None if one is None else columns_of(one.allocation)
-        moments.append(
-            {
-                "time": round(moment.time, 3),
-                "changed": round(changed, 4),
-                "used": used,
-                "first": first,
-                "tokens": tokens,
-            }
-        )
+    for moment, changed in zip(upload.moments, changes(upright)):
+        told: dict[str, Any] = {"time": round(moment.time, 3), "changed": round(changed, 4), "first": first}
+        given = frame.footprints(shown[moment.time].allocation) if moment.time in shown else None
+        used = 0 if given is None else int(given.valid.sum())
+        moments.append({**told, "used": used, "tokens": None if given is None else columns_of(given)})
         first += used
     height, width = upload.moments[0].frames.shape[2:]
-    atlas = atlas_of(torch.cat([_pixels(one) for one in shown.values()]))
     return {
-        "id": how.id,
+        "id": asked.id,
         "size": [height, width],
         "patch": how.patch,
         "budget": how.budget,
@@ -92,17 +68,12 @@ def clip_of(upload: Video, how: PlanRequest, device: torch.device, stop: Stop) -
         "full": -(-height // how.patch) * -(-width // how.patch) * len(upload.moments),
         "grey": round(float(median_grey(Texture((upload.moments[0].frames[:1].float() / 255,)))) * 255),
         "scorer": next(iter(shown.values())).relevance.scorer,
+        "how": repr(how),
         "moments": moments,
-        "atlas": {"url": data_url(atlas), "columns": ATLAS_COLUMNS, "gutter": GUTTER},
+        "atlas": atlas(torch.cat([moment.pixels[moment.allocation.valid[0], 0] for moment in shown.values()])),
     }
 
 
 def changes(moments: list[Moment]) -> list[float]:
     """The share of each moment that differs from the one before; of the first all."""
     return [1.0, *(float(changed_tiles(now.means, last.means[-1]).float().mean()) for last, now in pairwise(moments))]
-
-
-def _pixels(one: MomentTokens) -> Tensor:
-    """(K, 3, P, P) bytes: the used tokens, of the moment's first frame."""
-    used = one.allocation.valid[0]
-    return (one.pixels[used, 0].clamp(0, 1) * 255).round().byte().cpu()

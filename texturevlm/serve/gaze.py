@@ -1,24 +1,23 @@
-"""Where a person has looked: a trail of points becomes the channel `gaze`, and raises the relevance there."""
+"""Where a person looks: at a point, where tokens are densest; and where the eye has rested, which is evidence."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from texturevlm.allocate import foveate
+from texturevlm.placement import Allocator, Picture
 from texturevlm.relevance import Relevance
-from texturevlm.relevance.channel_form import PRIOR
-from texturevlm.relevance.maps import normalised
-from texturevlm.serve.limits import ApiError
+from texturevlm.types import Allocation, Texture
 
 Point = tuple[float, float, float]  # x and y in pixels, and how long the eye rested there
 LONGEST_TRAIL = 64  # points
 SPREAD = 0.06  # standard deviation of what is seen around a point, of the longer side
-WANTED = f"trail must be at most {LONGEST_TRAIL} points of x, y and seconds, finite, seconds of at least 0"
 CELLS = 64  # of the map, along the longer side
+FOVEA = 0.1  # `e0` of `foveate`
 
 
 def gaze_map(trail: Sequence[Point], size: tuple[int, int]) -> Tensor:
@@ -35,24 +34,23 @@ def gaze_map(trail: Sequence[Point], size: tuple[int, int]) -> Tensor:
     return (found / found.max().clamp(min=1e-12))[None]
 
 
-def looked_at(relevance: Relevance, gaze: Tensor) -> Relevance:
-    """The relevance with the channel's own weight: where it is 1, a cell is exp(weight) times as relevant."""
-    cells = torch.nn.functional.interpolate(gaze[None], relevance.grid, mode="bilinear")[0].to(relevance.mass)
-    return replace(relevance, mass=normalised(relevance.mass * torch.exp(PRIOR["gaze"] * cells)))
+def gaze_evidence(trail: Sequence[Point], picture: Picture) -> Tensor | None:
+    """The evidence (1, h, w) of a trail in the image as it was given, in the picture; None without a trail."""
+    if not trail:
+        return None
+    return picture.frame.maps(gaze_map(trail, picture.original.size)).to(picture.texture.device)
 
 
-def trail_of(text: str) -> list[Point]:
-    """Points of an address: x,y,seconds;x,y,seconds…"""
-    try:
-        points = [(x, y, rest) for x, y, rest in ([float(n) for n in one.split(",")] for one in text.split(";") if one)]
-    except ValueError:
-        raise ApiError(422, WANTED) from None
-    return check_trail(points)
+def around(point: tuple[float, float], picture: Picture) -> Allocator:
+    """An allocator whose tokens are densest at a point of the image as it was given, whatever the question."""
+    x, y = picture.frame.inverse().apply(torch.tensor(point, dtype=torch.float64)).tolist()
+    height, width = picture.texture.size
+    return partial(_foveated, (min(max(x, 0.0), width - 1.0), min(max(y, 0.0), height - 1.0)))
 
 
-def check_trail(points: Sequence[Point]) -> list[Point]:
-    """Raise unless there are few enough, all finite, with rests of at least 0."""
-    finite = all(math.isfinite(value) for point in points for value in point)
-    if len(points) > LONGEST_TRAIL or not finite or any(rest < 0 for _, _, rest in points):
-        raise ApiError(422, WANTED)
-    return list(points)
+def _foveated(
+    point: tuple[float, float], texture: Texture, relevance: Relevance, *, budget: int, patch: int
+) -> Allocation:
+    height, width = texture.size
+    budget = min(budget, height * width)
+    return foveate((height, width), fixation=point, budget=budget, patch=patch, e0=FOVEA, device=texture.device)

@@ -1,4 +1,4 @@
-"""What was made of recent images, kept by a budget of bytes: mip levels, maps, what scorers read, layers.
+"""What was made of recent images, kept by a budget of bytes: mip levels, maps, what scorers read, layers, sessions.
 
 The page and the chat share it, so the second question about an image costs only the question.
 """
@@ -7,71 +7,64 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock, RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from texturevlm.ask import VLM, ImageSession
+from texturevlm.ask.config import AskConfig
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
 from texturevlm.ops.mip import level_extents
 from texturevlm.pages.pictures import PagePictures, Sight
-from texturevlm.placement import TokenConfig
+from texturevlm.placement import Picture, TokenConfig, prepare
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import Prepared, Relevance
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.uploads import Document, Upload, tensors_in
+from texturevlm.serve.uploads import Document, Upload, held_bytes
 from texturevlm.types import Texture
 
-if TYPE_CHECKING:
-    from texturevlm.ask import VLM, ImageSession
-    from texturevlm.ask.config import AskConfig
-    from texturevlm.ask.videos import VideoSession
-
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most
-MOST_QUESTIONS = 16  # whose relevance is kept per picture
 
 
-class Picture:
-    """One image, page or moment. lock: held while something is made of it, so that nothing is made twice"""
+class KeptImage:
+    """One image, page or moment, with all that was made of it.
+
+    lock: held while something is made of it, so that nothing is made twice
+    """
 
     def __init__(self, texture: Texture) -> None:
-        self.texture = texture.mipmapped()
         self.lock = RLock()
-        self._prepared: dict[int, Prepared] = {}
-        self._relevance: OrderedDict[tuple[int, str, str], Relevance] = OrderedDict()
-        self._sessions: dict[int, ImageSession] = {}
+        self._picture = prepare(texture)
+        self._session: ImageSession | None = None
         self._layers: dict[str, Tensor] = {}
+
+    @property
+    def texture(self) -> Texture:
+        """The image as it was given."""
+        return self._picture.original
 
     @cached_property
     def grey(self) -> Tensor:
         """(1,), where there is no token."""
         return median_grey(self.texture)
 
-    def relevance(self, question: str, scorer: str, patch: int) -> Relevance:
-        """How much each cell matters for a question."""
-        key = patch, scorer, question
+    def picture(self, how: TokenConfig) -> Picture:
+        """The image as tokens are placed in it; what was found in it is shared with the session."""
         with self.lock:
-            if key not in self._relevance:
-                self._relevance[key] = self.prepared(patch).find(question, scorer=scorer)
-                while len(self._relevance) > MOST_QUESTIONS:
-                    self._relevance.popitem(last=False)
-            self._relevance.move_to_end(key)
-            return self._relevance[key]
-
-    def prepared(self, patch: int) -> Prepared:
-        """What does not depend on a question, for tokens of `patch` samples."""
-        return self._prepared.setdefault(patch, Prepared(self.texture, patch=patch))
+            self._picture = prepare(self._picture, how)
+            return self._picture
 
     def session(self, model: VLM) -> ImageSession:
-        """The picture as a model is asked about it; what scorers read is shared with the page."""
+        """The image as the model of the server is asked about it."""
         with self.lock:
-            if id(model) not in self._sessions:
-                self._sessions[id(model)] = model.prepare(self.texture)
-            return self._sessions[id(model)]
+            if self._session is None:
+                self._session = ImageSession(model, [self._picture])
+            return self._session
 
     def layer(self, name: str) -> Tensor:
         """(H, W): a channel, at a level that is small enough to draw."""
@@ -82,13 +75,16 @@ class Picture:
                 self._layers[name] = build_channels(self.texture, [name], base=base).levels[0][0, 0]
             return self._layers[name]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors that are held."""
-        held: list[Any] = [self.texture.levels, list(self._layers.values())]
-        held += [reading for one in self._prepared.values() for _, reading in one.readings.values()]
-        held += [(one.mass, one.legible_scale, one.ink) for one in self._relevance.values()]
-        return held_bytes(held)
+    def held(self) -> list[Any]:
+        """All tensors that are kept, nested."""
+        pictures = [self._picture, *list(self._picture.findings.pictures.values())]
+        found: list[Any] = [list(self._layers.values())]
+        if self._session is not None:
+            pictures += self._session.pictures
+            for own in self._session.read[1] if self._session.read else []:
+                pictures.append(own.picture)
+                found += [own.relevance, own.upright, own.weight, own.pixels]
+        return [*found, *(picture.held for picture in pictures)]
 
 
 def drawable(name: str) -> bool:
@@ -96,26 +92,16 @@ def drawable(name: str) -> bool:
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
 
 
-class WholeDocument:
-    """The pages of a document, with what no question changes of them."""
+@dataclass(frozen=True)
+class Kept:
+    """Something that is kept. held: gives all tensors in it, nested"""
 
-    def __init__(self, upload: Document) -> None:
-        self.pages = PagePictures(upload.pdf)
-
-    @property
-    def nbytes(self) -> int:
-        return held_bytes(self.pages.held())
-
-
-class WholeVideo:
-    """A video as a model is asked about it."""
-
-    def __init__(self, upload: Upload, model: VLM, stop: Stop) -> None:
-        self.session: VideoSession = model.prepare(upload.source(stop))
+    value: Any
+    held: Callable[[], Any]
 
     @property
     def nbytes(self) -> int:
-        return held_bytes([one.frames for one in self.session.moments])
+        return held_bytes(self.held())
 
 
 class Pictures:
@@ -127,19 +113,29 @@ class Pictures:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes, self.device = nbytes, device
         self.opened = 0  # things that were made, for the tests and /api/about
-        self._kept: OrderedDict[tuple[str, int | str], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int | str], Kept] = OrderedDict()
         self._making: dict[tuple[str, int | str], Lock] = {}
         self._lock = Lock()
 
-    def get(self, upload: Upload, page: int = 0) -> Picture:
+    def get(self, upload: Upload, page: int = 0) -> KeptImage:
         """A page of an upload."""
-        found: Picture = self._find((upload.key, page), lambda: Picture(upload.open(page, self.device)))
+
+        def make() -> Kept:
+            image = KeptImage(upload.open(page, self.device))
+            return Kept(image, image.held)
+
+        found: KeptImage = self._find((upload.key, page), make)
         return found
 
     def document(self, upload: Document) -> PagePictures:
         """All pages of a document."""
-        found: WholeDocument = self._find((upload.key, "document"), lambda: WholeDocument(upload))
-        return found.pages
+
+        def make() -> Kept:
+            pages = PagePictures(upload.pdf)
+            return Kept(pages, pages.held)
+
+        found: PagePictures = self._find((upload.key, "document"), make)
+        return found
 
     def whole(self, upload: Upload, model: VLM, question: str, how: AskConfig, stop: Stop) -> tuple[Any, float]:
         """A whole document or video, as `VLM.ask` takes it; and the seconds that this took. The pages of a document are
@@ -151,10 +147,14 @@ class Pictures:
             session = model.prepare(pages)
             session.about(question, how)
             return session, perf_counter() - began
-        found: WholeVideo = self._find((upload.key, "video"), lambda: WholeVideo(upload, model, stop))
-        return found.session, perf_counter() - began
 
-    def _find(self, key: tuple[str, int | str], make: Callable[[], Any]) -> Any:
+        def make() -> Kept:
+            video = model.prepare(upload.source(stop))
+            return Kept(video, lambda: vars(video))
+
+        return self._find((upload.key, "video"), make), perf_counter() - began
+
+    def _find(self, key: tuple[str, int | str], make: Callable[[], Kept]) -> Any:
         """Made once, also if two ask at once."""
         with self._lock:
             making = self._making.setdefault(key, Lock())
@@ -168,12 +168,12 @@ class Pictures:
             finally:
                 self._making.pop(key, None)
         self.trim()  # also of what was there: more may have been made of others
-        return found
+        return found.value
 
     def trim(self) -> None:
         """Let the oldest leave until the rest fits."""
         with self._lock:
-            sizes = {key: one.nbytes for key, one in self._kept.items()}
+            sizes = {key: kept.nbytes for key, kept in self._kept.items()}
             while len(self._kept) > 1 and sum(sizes.values()) > self.nbytes:
                 key, _ = self._kept.popitem(last=False)
                 sizes.pop(key)
@@ -182,12 +182,7 @@ class Pictures:
     def held(self) -> int:
         """Bytes that are held now."""
         with self._lock:
-            return sum(one.nbytes for one in self._kept.values())
-
-
-def held_bytes(held: Any) -> int:
-    """Bytes of all tensors, each counted once."""
-    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
+            return sum(kept.nbytes for kept in self._kept.values())
 
 
 def read_pages(pages: PagePictures, how: TokenConfig, device: torch.device, stop: Stop) -> list[Sight]:

@@ -1,129 +1,140 @@
-"""A plan: where the tokens of a picture lie for a question, as numbers and pixels that a browser draws."""
+"""What a client may say of how tokens are placed; and a plan: where they lie, as numbers and pixels to be drawn.
+
+Whatever the page or a chat asks for is one `place` with one config: that of the server's model, with what the client
+gave.
+"""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, Field, FiniteFloat
 from torch import Tensor
 
-from texturevlm.allocate import ALLOCATORS, foveate
+from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.value import expected_value
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH
-from texturevlm.relevance import Relevance, client_scorers
-from texturevlm.serve.atlas import ATLAS_COLUMNS, GUTTER, atlas_of, data_url, token_pixels
-from texturevlm.serve.gaze import Point, check_trail, gaze_map, looked_at
+from texturevlm.ask.config import OPTIONS, TOKENS
+from texturevlm.check import check_choice
+from texturevlm.frame import Frame
+from texturevlm.placement import Placement, TokenConfig, place
+from texturevlm.relevance import client_scorers, find_scorer
+from texturevlm.sampling import sample
+from texturevlm.serve.drawing import atlas
+from texturevlm.serve.gaze import LONGEST_TRAIL, around, gaze_evidence
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES, ApiError
-from texturevlm.serve.pictures import Picture
+from texturevlm.serve.limits import LARGEST_BUDGET, LONGEST_QUESTION, SIDES
+from texturevlm.serve.pictures import KeptImage
 from texturevlm.types import Allocation
 
-QUICK = "scout"  # the scorer that answers at once
 DIGITS = 3  # of a position in pixels
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
 
-class Choice(BaseModel):
-    """How tokens are chosen.
+class TokenOptions(BaseModel):
+    """The fields of TokenConfig and AskConfig that a client may set; None: as the model of the server has it."""
 
-    gaze:  a point (x, y) in pixels: the tokens are densest there, whatever the question
-    trail: where a person has looked before, points (x, y, seconds): the channel `gaze`, which raises the relevance
-    """
-
-    question: str = Field(default="", max_length=LONGEST_QUESTION)
-    budget: int = Field(default=BUDGET, ge=1, le=LARGEST_BUDGET)
-    patch: int = Field(default=PATCH, ge=SIDES[0], le=SIDES[1])
-    allocator: str = ALLOCATOR
-    relevance: str = QUICK
-    gaze: tuple[FiniteFloat, FiniteFloat] | None = None
-    trail: list[Point] = Field(default_factory=list)
-
-    def check(self) -> Choice:
-        """Raise for a name that is not known; names of files and models are never taken from a client."""
-        for what, given, known in (
-            ("allocator", self.allocator, ALLOCATORS.clients),
-            ("relevance", self.relevance, scorer_names()),
-        ):
-            if given not in known:
-                raise ApiError(400, f"{what} must be one of {', '.join(known)}, got {given!r:.40}")
-        check_trail(self.trail)
-        return self
+    budget: int | None = Field(default=None, ge=1, le=LARGEST_BUDGET)
+    allocator: str | None = None
+    relevance: str | None = None
+    balance: str | None = None
+    turn: FiniteFloat | Literal["auto"] | None = None
 
     @property
-    def scorer(self) -> str:
-        """Without a question the scout has nothing to search: `prior` says what is usually asked."""
-        return "prior" if self.relevance == QUICK and not self.question.strip() else self.relevance
+    def given(self) -> dict[str, Any]:
+        """What was given, by the names of both configs. No client names a plug-in, a file or a model."""
+        found = self.model_dump(include={*TOKENS, *OPTIONS}, exclude_none=True)
+        if "allocator" in found:
+            ALLOCATORS.find_for_client("serve", found["allocator"])
+        if "relevance" in found:
+            check_choice("serve", "relevance", found["relevance"], client_scorers())
+        return found
 
 
-class PlanRequest(Choice):
-    """A plan of one page of an upload. pixels: whether the tokens' pixels come along"""
+class PageOptions(TokenOptions):
+    """The same for a question about one page of an upload."""
 
     id: str = Field(max_length=64)
     page: int = Field(default=0, ge=0)
+    question: str = Field(default="", max_length=LONGEST_QUESTION)
+
+
+class PlanRequest(PageOptions):
+    """A plan of one page of an upload.
+
+    gaze:   a point (x, y) in pixels: the tokens are densest there, whatever the question
+    trail:  where a person has looked before, points (x, y, seconds)
+    pixels: whether the tokens' pixels come along
+    """
+
+    patch: int | None = Field(default=None, ge=SIDES[0], le=SIDES[1])
+    gaze: tuple[FiniteFloat, FiniteFloat] | None = None
+    trail: list[tuple[FiniteFloat, FiniteFloat, Seconds]] = Field(default_factory=list, max_length=LONGEST_TRAIL)
     pixels: bool = True
 
 
-def scorer_names() -> tuple[str, ...]:
-    """The scorers that a client may name."""
-    return tuple(name for name in client_scorers() if name != "words" or find_spec("rapidocr"))
+def placement_of(image: KeptImage, asked: PlanRequest, how: TokenConfig) -> Placement:
+    """The tokens of an image for what a client asks."""
+    picture = image.picture(how)
+    if asked.gaze is not None:
+        how = replace(how, allocator=around(asked.gaze, picture), options={})
+    with image.lock:
+        return place(picture, asked.question, how, evidence=gaze_evidence(asked.trail, picture))
 
 
-def weighed(picture: Picture, how: Choice) -> Relevance:
-    """What matters for the question, and where a person has looked."""
-    relevance = picture.relevance(how.question, how.scorer, how.patch)
-    return looked_at(relevance, gaze_map(how.trail, picture.texture.size)) if how.trail else relevance
-
-
-def chosen(picture: Picture, how: Choice) -> tuple[Allocation, Relevance]:
-    """The tokens, and the relevance that they were chosen by."""
-    relevance = weighed(picture, how)
-    if how.gaze is not None:
-        height, width = picture.texture.size
-        x, y = (min(max(value, 0.0), extent - 1.0) for value, extent in zip(how.gaze, (width, height)))
-        budget = min(how.budget, height * width)
-        sight = foveate(picture.texture.size, fixation=(x, y), budget=budget, patch=how.patch, e0=0.1)
-        return sight.to(picture.texture.device), relevance
-    return ALLOCATORS[how.allocator](picture.texture, relevance, budget=how.budget, patch=how.patch), relevance
-
-
-def plan(picture: Picture, how: PlanRequest, stop: Stop) -> dict[str, Any]:
-    """What `POST /api/plan` answers."""
+def plan(image: KeptImage, asked: PlanRequest, how: TokenConfig, stop: Stop) -> dict[str, Any]:
+    """What `POST /api/plan` answers: positions in the image as it was given, and pixels as the model gets them."""
     began = perf_counter()
-    picture.relevance(how.question, how.scorer, how.patch)
-    stop.check()
-    scored = perf_counter()
-    allocation, relevance = chosen(picture, how)
+    placement = placement_of(image, asked, how)
     stop.check()
     placed = perf_counter()
-    height, width = allocation.size
+    picture, allocation = placement.picture, placement.given
+    (height, width), scorer = allocation.size, placement.relevance.scorer
+    if asked.trail:  # evidence is beside what the scorer found
+        scorer = f"{find_scorer('plan', how.relevance, asked.question).name} and gaze"
     found: dict[str, Any] = {
-        "id": how.id,
-        "page": how.page,
+        "id": asked.id,
+        "page": asked.page,
         "size": [height, width],
         "patch": allocation.patch,
-        "budget": allocation.budget,
-        "used": int(allocation.valid.sum()),
-        "full": -(-height // allocation.patch) * -(-width // allocation.patch),
-        "allocator": "foveate" if how.gaze is not None else how.allocator,
-        "scorer": relevance.scorer,
-        "value": float(expected_value(relevance, allocation)),
-        "grey": round(float(picture.grey) * 255),
+        "budget": how.budget,
+        "used": placement.tokens,
+        "full": -(-height // how.patch) * -(-width // how.patch),
+        "angle": round(picture.frame.angle, DIGITS),
+        "allocator": "foveate" if asked.gaze is not None else name_of(how.allocator),
+        "scorer": scorer,
+        "how": repr(how),
+        "value": float(expected_value(placement.relevance, placement.upright)),
+        "grey": round(float(image.grey) * 255),
         "tokens": columns_of(allocation),
     }
-    if how.pixels:
-        pixels = token_pixels(picture.texture, allocation)
-        found["atlas"] = {"url": data_url(atlas_of(pixels)), "columns": ATLAS_COLUMNS, "gutter": GUTTER}
-    taken = {"relevance": scored - began, "allocation": placed - scored, "pixels": perf_counter() - placed}
+    if asked.pixels:
+        found["atlas"] = atlas(sample(picture.texture, placement.allocation).pixels[0, : placement.tokens, :3])
+    taken = {"place": placed - began, "pixels": perf_counter() - placed}
     return {**found, "milliseconds": {name: round(seconds * 1e3, 1) for name, seconds in taken.items()}}
+
+
+def box_in(frame: Frame, box: Sequence[float]) -> list[float]:
+    """A box (xyxy) in a picture → the upright box around it in the image that the picture was made from."""
+    left, top, right, bottom = box
+    corners = torch.tensor([[left, top], [right, top], [left, bottom], [right, bottom]], dtype=torch.float64)
+    around_it = frame.apply(corners)
+    return [*around_it.amin(0).tolist(), *around_it.amax(0).tolist()]
+
+
+def name_of(chosen: Any) -> str:
+    """What a client is told of an allocator or a scorer, which may be an object."""
+    return chosen if isinstance(chosen, str) else getattr(chosen, "name", getattr(chosen, "__name__", "own"))
 
 
 def columns_of(allocation: Allocation) -> dict[str, list[Any]]:
     """The used tokens, one list per column."""
     used = allocation.valid[0]
-    pairs = {name: getattr(allocation, name)[0][used] for name in ("centre", "ddx", "ddy")}
-    numbers = {"level": allocation.level[0][used], "score": allocation.score[0][used]}
-    return {name: _rounded(column) for name, column in {**pairs, **numbers}.items()}
+    columns = {name: getattr(allocation, name)[0][used] for name in ("centre", "ddx", "ddy", "level", "score")}
+    return {name: _rounded(column) for name, column in columns.items()}
 
 
 def _rounded(column: Tensor) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
@@ -19,35 +19,38 @@ from texturevlm.allocate.cells import Cells
 from texturevlm.allocate.crops import crop_grids
 from texturevlm.allocate.plain import TokenGrid
 from texturevlm.draw import to_pil
-from texturevlm.serve.atlas import data_url
+from texturevlm.placement import Placement, TokenConfig, place
+from texturevlm.serve.drawing import data_url
 from texturevlm.serve.lanes import Stop, until_left
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.pictures import Picture
-from texturevlm.serve.plans import Choice
+from texturevlm.serve.pictures import KeptImage
+from texturevlm.serve.plans import box_in
 
 CHAT = "/chat/completions"
 LARGEST_ANSWER = 1 << 24  # bytes of what the other server answers
 
 
 def rewritten(
-    messages: Sequence[dict[str, Any]], pictures: Sequence[Picture], how: Choice
+    messages: Sequence[dict[str, Any]], images: Sequence[KeptImage], question: str, how: TokenConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages with an overview and crops in place of each image; and what these parts are.
 
-    pictures: of the images in the messages, in order; they share the budget evenly
+    images: those in the messages, in order; they share the budget evenly
     """
-    share, left = max(1, how.budget // max(1, len(pictures))), iter(pictures)
+    own = replace(how, budget=max(1, how.budget // max(1, len(images))), allocator="crops", options={})
+    left = iter(images)
     parts: list[dict[str, Any]] = []
 
     def blocks(content: Any) -> Any:
         if isinstance(content, str):
             return content
         found: list[dict[str, Any]] = []
-        for one in content:
-            if one["type"] != "image_url":
-                found.append(one)
+        for block in content:
+            if block["type"] != "image_url":
+                found.append(block)
                 continue
-            for label, image, about in _parts(next(left), how, share):
+            placement = place(next(left).picture(own), question, own)
+            for label, image, about in _parts(placement, own):
                 found += [{"type": "text", "text": label}, {"type": "image_url", "image_url": {"url": data_url(image)}}]
                 parts.append(about)
         return found
@@ -55,18 +58,22 @@ def rewritten(
     return [{**message, "content": blocks(message["content"])} for message in messages], parts
 
 
-def _parts(picture: Picture, how: Choice, budget: int) -> list[tuple[str, Image.Image, dict[str, Any]]]:
-    """A sentence, an image and its description, for the overview and each crop."""
-    cells = Cells.of(picture.relevance(how.question, how.scorer, how.patch), 0, how.patch)
-    whole = to_pil(picture.texture.levels[0])
+def _parts(placement: Placement, how: TokenConfig) -> list[tuple[str, Image.Image, dict[str, Any]]]:
+    """A sentence, an image and its description, for the overview and each crop; upright."""
+    cells = Cells.of(placement.relevance, 0, how.patch)
+    whole = to_pil(placement.picture.texture.levels[0])
     found = []
-    for index, grid in enumerate(crop_grids(cells, budget)):
+    for index, grid in enumerate(crop_grids(cells, how.budget)):
         box = _box(grid, whole.size)
         rows, columns = grid.shape
         image = whole.resize((columns * how.patch, rows * how.patch), Image.Resampling.BOX, box=box)
-        place = ", ".join(f"{value:.0%}" for value in (box[0] / whole.width, box[1] / whole.height))
-        label = "The whole image:" if index == 0 else f"A detail of it, enlarged, from {place} (left, top):"
-        about = {"box": [round(value) for value in box], "size": list(image.size), "tokens": rows * columns}
+        corner = ", ".join(f"{value:.0%}" for value in (box[0] / whole.width, box[1] / whole.height))
+        label = "The whole image:" if index == 0 else f"A detail of it, enlarged, from {corner} (left, top):"
+        about = {
+            "box": [round(value) for value in box_in(placement.picture.frame, box)],
+            "size": list(image.size),
+            "tokens": rows * columns,
+        }
         found.append((label, image, about))
     return found
 

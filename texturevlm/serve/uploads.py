@@ -12,6 +12,7 @@ import secrets
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from texturevlm.pdfium import is_pdf
+from texturevlm.placement import open_image
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pdfs import SafePdf
@@ -54,7 +56,7 @@ class Upload:
 
     def open(self, page: int, device: torch.device) -> Texture:
         """A page without mip levels."""
-        return Texture.open(opened_image(self.content, self.limits), device=device)
+        return open_image(opened_image(self.content, self.limits), device)
 
     def source(self, stop: Stop) -> Any:
         """All pages, as `VLM.prepare` takes them."""
@@ -105,8 +107,7 @@ class Video(Upload):
 
     @property
     def nbytes(self) -> int:
-        read = sum(part.nbytes for one in list(self.readings.values()) for part in tensors_in(one))
-        return len(self.content) + sum(one.frames.numel() for one in self.moments) + read
+        return len(self.content) + held_bytes([self.readings, self.moments])
 
     @property
     def pages(self) -> int:
@@ -129,15 +130,22 @@ class Video(Upload):
         return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
 
 
+def held_bytes(held: Any) -> int:
+    """Bytes of all tensors, each counted once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors_in(held)}.values())
+
+
 def tensors_in(held: Any) -> Iterable[Tensor]:
-    """All tensors of what a scorer read, a texture, or lists of those."""
+    """All tensors in what a scorer read, in dataclasses such as a Texture, and in lists and dicts of those."""
     if isinstance(held, Tensor):
         yield held
-    elif isinstance(held, Texture):
-        yield from held.levels
     elif isinstance(held, (list, tuple)):
-        for one in held:
-            yield from tensors_in(one)
+        for part in held:
+            yield from tensors_in(part)
+    elif isinstance(held, dict):
+        yield from tensors_in(list(held.values()))
+    elif is_dataclass(held):
+        yield from tensors_in(list(vars(held).values()))
 
 
 def opened_image(content: bytes, limits: Limits) -> Image.Image:

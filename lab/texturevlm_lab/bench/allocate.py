@@ -13,38 +13,36 @@ from torch import Tensor
 from texturevlm.allocate.auto import auto
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.ops.mip import mipmap
-from texturevlm.placement import choose_tokens
-from texturevlm.placement.captured import CompiledChooser, compile
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm_lab.allocators.cascade import cascade
-from texturevlm_lab.bench.baselines import patch_at_a_time, plain_cascade, plain_pytorch
+from texturevlm_lab.bench.baselines import plain_cascade, plain_pytorch
 from texturevlm_lab.bench.pictures import SIDE, page, photograph
-from texturevlm_lab.bench.report import Report, Row, begin
+from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing, Work, elapsed, waited
 
+TITLE = "Allocation"
 BATCH = 32
 PAGE = (2200, 1700)
 CAPTURED_BAR, UNCAPTURED_BAR, BATCH_BAR, PAGE_BAR = 250.0, 1500.0, 60.0, 1.5e6  # microseconds
-TIMES_SLOWER = {"PyTorch compiled": 5.0, "PyTorch, a patch at a time": 90.0}  # what the project asked for
+TIMES_SLOWER = {"PyTorch compiled": 5.0}  # what the project asked for
 WORK = f"image → patches, {SIDE}², {BUDGET} tokens"
 
 
-def bench_allocate(device: str | None = None, *, quick: bool = False) -> Report:
-    """Measure everything; `quick` leaves out torch.compile and most repetitions."""
-    report = begin(__name__, "Allocation", device, quick)
+def bench(report: Report) -> None:
+    """Measure everything; a quick run leaves out torch.compile and most repetitions."""
     if report.device == "cuda":
-        _on_gpu(report)
-        return report
+        return _on_gpu(report)
     texture = Texture.open(page(1, *PAGE))
     for allocator in ("auto", "cascade"):
         work = f"page of {PAGE[1]}×{PAGE[0]} in memory → {BUDGET} patches, no OCR"
         report.add(work, allocator, partial(_patches, texture, allocator), "cpu", bar=PAGE_BAR)
     report.notes.append("cpu: wall clock of one call: mips, maps of information and salience, allocation, samples.")
-    return report
 
 
 def _patches(texture: Texture, allocator: str) -> Tensor:
@@ -76,14 +74,13 @@ def _on_gpu(report: Report) -> None:
         "clock until the GPU is done. warm: device time from a captured graph of many. PyTorch: the same maps, plans",
         "and selection by the references, windows by pooling, samples by grid_sample (bench/baselines.py). Compiled:",
         "all but the selection, which torch.compile cannot take. In a graph: the same, captured as a whole, more than",
-        "reduce-overhead does. A patch at a time: the same maps by PyTorch, one plan of the nine; one call sums",
-        "the gain of a tile, and one resizes a patch.",
+        "reduce-overhead does.",
         "auto, searched on the CPU: the same maps on the GPU, the squares or tiles by the references.",
     ]
 
 
-def _chooser(allocator: str, **options: Any) -> CompiledChooser:
-    return CompiledChooser(BUDGET, allocator, patch=PATCH, relevance="none", **options)
+def _chooser(allocator: str, *, graphs: int = MOST_GRAPHS, **options: Any) -> CompiledChooser:
+    return CompiledChooser(TokenConfig(BUDGET, allocator, "none", patch=PATCH, options=options), graphs)
 
 
 def _captured(report: Report, work: str, chooser: CompiledChooser, image: Tensor, bar: float | None = None) -> float:
@@ -116,7 +113,7 @@ def _stages(report: Report, image: Tensor) -> None:
         "samples": partial(sample, texture, allocation, backend="cuda"),
     }
     for name, call in stages.items():
-        report.add(f"stage: {name}", "cuda", call, "warm")
+        report.add(f"stage: {name}", "cuda", call)
 
 
 def _auto(report: Report) -> None:
@@ -136,7 +133,7 @@ def _auto(report: Report) -> None:
         texture = Texture((image,)).mipmapped()
         relevance = find_relevance(texture, relevance="none")
         chosen = partial(auto, texture, relevance, budget=BUDGET, patch=PATCH)
-        report.add(f"stage: auto, {name}", "cuda", chosen, "warm")
+        report.add(f"stage: auto, {name}", "cuda", chosen)
 
 
 def _plain(report: Report, image: Tensor) -> dict[str, float]:
@@ -155,6 +152,4 @@ def _plain(report: Report, image: Tensor) -> dict[str, float]:
             except Exception as error:  # a missing compiler, a failed capture: the table says which, and this where
                 traceback.print_exc()
                 report.add_missing(WORK, by, error)
-        by, looped = "PyTorch, a patch at a time", partial(patch_at_a_time, image, budget=BUDGET, patch=PATCH)
-        found[by] = report.add(WORK, by, looped, "host", calls=1, repeats=3)
     return found

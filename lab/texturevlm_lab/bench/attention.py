@@ -9,7 +9,7 @@ layers and has a row of its own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,14 +21,15 @@ from texturevlm.ops import quadtree_order
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.key_value_texture import KeyValueTexture
-from texturevlm_lab.bench.attention_error import error_notes
+from texturevlm_lab.bench.attention_error import error_notes, trained_notes
 from texturevlm_lab.bench.attention_page import add_page
-from texturevlm_lab.bench.attention_trained import trained_notes
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.report import Report
 
+TITLE = "Attention"
 VISUAL_TOKENS = (273, 1024, 4096, 8192, 16384, 32768, 65536)
 TEXT_TOKENS = 64
 FINE_SHARE = 0.1
+HIERARCHICAL = f"hierarchical, {FINE_SHARE:.0%} fine"
 PREFILL_BARS = {8192: 1.0, 16384: 1.5, 32768: 1.5, 65536: 2.5}  # how many times as fast as dense
 DECODE_BARS = {65536: 2.0}
 RELATED = 16384  # tokens at which the relatives are timed
@@ -53,78 +54,63 @@ class AttentionCase:
         return AttentionCase(q, k, v, quadtree_order(torch.stack([index // columns, index % columns], -1).double()))
 
     def layout(self, queries: int | None = None, *, causal: bool = False, neighbours: int | None = 1) -> BlockLayout:
+        how: Any = {"visual": self.visual, "causal": causal, "neighbours": neighbours, "device": self.k.device}
         length = self.k.shape[2]
-        return BlockLayout.of(
-            1,
-            queries or length,
-            length,
-            visual=self.visual,
-            causal=causal,
-            neighbours=neighbours,
-            device=self.k.device,
-        )
+        return BlockLayout.of(1, queries or length, length, **how)
 
 
-def bench_attention(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time prefill and decode by hierarchical and by dense attention; `quick` takes two small sizes."""
-    report = begin(__name__, "Attention", device, quick)
+def bench(report: Report) -> None:
+    """Time prefill and decode by hierarchical and by dense attention; a quick run takes two small sizes."""
     add_page(report)
-    sizes: dict[str, int] = {"heads": 4, "shared": 2, "width": 16} if quick else {}
-    for tokens in (64, 273) if quick else VISUAL_TOKENS:
-        case = AttentionCase.of(tokens, report.device, **sizes)
-        _prefill(report, case, tokens, causal=False)
-        if tokens >= 4096:
-            _prefill(report, case, tokens, causal=True)
-        _decode(report, case, tokens)
-        if tokens == RELATED or quick:
-            _relatives(report, case, tokens)
-    report.notes += [*error_notes(report.device, quick), *trained_notes(report.device, quick)]
-    return report
+    sizes: dict[str, int] = {"heads": 4, "shared": 2, "width": 16} if report.quick else {}
+    with torch.no_grad():
+        for tokens in (64, 273) if report.quick else VISUAL_TOKENS:
+            case = AttentionCase.of(tokens, report.device, **sizes)
+            _prefill(report, case, tokens, causal=False)
+            if tokens >= 4096:
+                _prefill(report, case, tokens, causal=True)
+            _decode(report, case, tokens)
+            if tokens == RELATED or report.quick:
+                _relatives(report, case, tokens)
+    report.notes += [*error_notes(report.device, report.quick), *trained_notes(report.device, report.quick)]
 
 
 def _prefill(report: Report, case: AttentionCase, tokens: int, *, causal: bool) -> None:
     work = f"prefill, {tokens} visual tokens" + (", causal" if causal else "")
     layout = case.layout(causal=causal)
-    given = case.q, case.k, case.v
-    taken = _add(report, work, "SDPA", partial(scaled_dot_product_attention, *given, is_causal=causal, enable_gqa=True))
-    factor = None if report.quick or report.device == "cpu" else PREFILL_BARS.get(tokens)
-    bar = taken / factor if factor and not causal else None
-    _add(report, work, f"hierarchical, {FINE_SHARE:.0%} fine", _attending(*given, layout=layout), bar=bar)
+    dense = partial(scaled_dot_product_attention, case.q, case.k, case.v, is_causal=causal, enable_gqa=True)
+    taken = report.add(work, "SDPA", dense, repeats=7)
+    calling, bars = _attending(case, layout=layout), {} if causal else PREFILL_BARS
+    report.add(work, HIERARCHICAL, calling, bar=_bar(report, taken, bars.get(tokens)), repeats=7)
     if tokens == RELATED and not causal:
-        report.add(
-            "layout, once per prompt", f"{tokens} visual tokens", case.layout, _timer(report, host=True), repeats=5
-        )
+        how = "cpu" if report.device == "cpu" else "one call"
+        report.add("layout, once per prompt", f"{tokens} visual tokens", case.layout, how, repeats=5)
 
 
 def _decode(report: Report, case: AttentionCase, tokens: int) -> None:
     work = f"decode, {tokens} visual tokens"
-    given = case.q[:, :, -1:].contiguous(), case.k, case.v
+    last = replace(case, q=case.q[:, :, -1:].contiguous())
     layout = case.layout(1)
     texture = KeyValueTexture.of(case.k, case.v, table=layout.table)
-    taken = _add(report, work, "SDPA", partial(scaled_dot_product_attention, *given, enable_gqa=True))
-    factor = None if report.quick or report.device == "cpu" else DECODE_BARS.get(tokens)
-    calling = _attending(*given, layout=layout, texture=texture)
-    _add(report, work, f"hierarchical, {FINE_SHARE:.0%} fine", calling, bar=taken / factor if factor else None)
+    dense = partial(scaled_dot_product_attention, last.q, case.k, case.v, enable_gqa=True)
+    taken = report.add(work, "SDPA", dense, repeats=7)
+    calling = _attending(last, layout=layout, texture=texture)
+    report.add(work, HIERARCHICAL, calling, bar=_bar(report, taken, DECODE_BARS.get(tokens)), repeats=7)
     if tokens == max(VISUAL_TOKENS):
-        share = texture.bytes / sum(one.numel() * one.element_size() for one in (case.k, case.v))
+        share = texture.bytes / sum(part.numel() * part.element_size() for part in (case.k, case.v))
         report.notes.append(f"Summaries of {tokens} tokens take {share:.1%} of the memory of K and V.  ")
 
 
 def _relatives(report: Report, case: AttentionCase, tokens: int) -> None:
-    work, given = f"prefill, {tokens} visual tokens", (case.q, case.k, case.v)
     for kind in ("window", "linear"):
         layout = case.layout(neighbours=None if kind == "linear" else 1)
-        _add(report, work, kind, _attending(*given, layout=layout, kind=kind))
+        calling = _attending(case, layout=layout, kind=kind)
+        report.add(f"prefill, {tokens} visual tokens", kind, calling, repeats=7)
 
 
-def _attending(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-    return partial(hierarchical_attention, q, k, v, fine=FINE_SHARE, **options)
+def _attending(case: AttentionCase, **options: Any) -> Any:
+    return partial(hierarchical_attention, case.q, case.k, case.v, fine=FINE_SHARE, **options)
 
 
-def _add(report: Report, work: str, by: str, call: Any, *, bar: float | None = None) -> float:
-    with torch.no_grad():
-        return report.add(work, by, call, _timer(report), bar=bar, repeats=7)
-
-
-def _timer(report: Report, *, host: bool = False) -> str:
-    return "cpu" if report.device == "cpu" else "one call" if host else "warm"
+def _bar(report: Report, taken: float, factor: float | None) -> float | None:
+    return taken / factor if factor and not report.quick and report.device == "cuda" else None

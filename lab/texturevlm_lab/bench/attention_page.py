@@ -22,8 +22,7 @@ from texturevlm.vlm.hook import running
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm_lab.attention import AttentionHook, AttentionOptions, LanguageAttention, VisionAttention
 from texturevlm_lab.bench.report import Report
-from texturevlm_lab.bench.vlm_rows import add_row
-from texturevlm_lab.bench.vlm_theirs import prompt_ids, random_model, their_first_token
+from texturevlm_lab.bench.vlm_model import prompt_ids, random_model, their_first_token
 
 A4, SMALL_PAGE = (3508, 2480), (256, 320)
 MOST_STEPS = 256  # of decoding, while it is timed
@@ -58,13 +57,13 @@ def add_page(report: Report) -> None:
     with torch.no_grad():
         for by, tower in TOWERS.items():
             _again(adapter, tower)
-            add_row(report, work, f"vision tower alone, {by}", partial(adapter.embed, views), slow=True)
+            report.add_call(work, f"vision tower alone, {by}", partial(adapter.embed, views), slow=True)
         for by, hooks in WAYS.items():
             _again(adapter, hooks)
-            add_row(report, f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
+            report.add_call(f"{work} → first token", by, partial(their_first_token, adapter, inputs), slow=True)
             if not any(isinstance(one, VisionAttention) for one in hooks):  # its work is over when a token follows
                 step = next_token(adapter, inputs)
-                add_row(report, f"{work}, each further token", by, step, slow=True)
+                report.add_call(f"{work}, each further token", by, step, slow=True)
                 calls[by] = operations(step)
                 del step  # its cache is large
                 with running(adapter, hooks) as known:
@@ -72,7 +71,7 @@ def add_page(report: Report) -> None:
                 replayed()
                 assert decode.replay is not None
                 how = "from a graph" if decode.replay.reason is None else f"no graph: {decode.replay.reason}"
-                add_row(report, f"{work}, each further token", f"{by}, {how}", replayed)
+                report.add_call(f"{work}, each further token", f"{by}, {how}", replayed)
     adapter.restore()
     listed = ", ".join(f"{count} ({by})" for by, count in calls.items())
     layers = len(adapter.language_of(adapter.model).layers)
@@ -98,11 +97,7 @@ def _again(adapter: QwenAdapter, hooks: Sequence[AttentionHook]) -> None:
 
 def next_token(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:
     """One step of decoding behind the prompt, again and again from the same cache."""
-    from transformers import DynamicCache
-
-    model = adapter.model
-    cache = DynamicCache(config=model.config.get_text_config())
-    model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model, cache = adapter.model, _prefilled(adapter, inputs)
     following = inputs["input_ids"][:, -1:]
 
     @torch.no_grad()
@@ -118,14 +113,11 @@ def captured_next_token(
     adapter: QwenAdapter, inputs: dict[str, Tensor], known_of: KnownOf
 ) -> tuple[CapturedDecode, Any]:
     """The same from a graph, token after token, and what has that graph."""
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=adapter.model.config.get_text_config())
-    adapter.model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    cache = _prefilled(adapter, inputs)
     known = known_of(cache, inputs)
     assert known is not None
     decode = CapturedDecode(adapter)
-    decode.begin([one for layer in cache.layers for one in (layer.keys, layer.values)], known, MOST_STEPS)
+    decode.begin([part for layer in cache.layers for part in (layer.keys, layer.values)], known, MOST_STEPS)
     following = inputs["input_ids"][:, -1:]
     position = torch.full((3, 1, 1), cache.get_seq_length(), device=following.device)
 
@@ -134,3 +126,12 @@ def captured_next_token(
         return int(decode(following, position)[0].argmax())
 
     return decode, step
+
+
+def _prefilled(adapter: QwenAdapter, inputs: dict[str, Tensor]) -> Any:
+    """The cache behind the prompt."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=adapter.model.config.get_text_config())
+    adapter.model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache

@@ -1,7 +1,4 @@
-"""What a good PyTorch user would write instead: vectorised, no loop over patches, no synchronisation.
-
-`patch_at_a_time` is the exception: what a first version looks like.
-"""
+"""What a good PyTorch user would write instead: vectorised, no loop over patches, no synchronisation."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +14,7 @@ from torch import Tensor
 from texturevlm.channels import structure
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import Footprints
-from texturevlm.ops.legibility import legibility
-from texturevlm.ops.mip import level_extents, mipmap, mipmap_reference
+from texturevlm.ops.mip import level_extents, mipmap_reference
 from texturevlm.relevance.maps import cell_level
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
@@ -92,44 +88,6 @@ def plain_maps(levels: Sequence[Tensor], cell: int) -> tuple[Tensor, Tensor, Ten
     """Salience, legible scale and ink (1, h, w)."""
     maps = cell_maps(Texture(tuple(levels)), cell, backend="reference")
     return maps.salience, maps.legible_scale, maps.ink
-
-
-_Tile = tuple[float, float, float]  # left, top, side
-
-
-def patch_at_a_time(image: Tensor, *, budget: int, patch: int) -> Tensor:
-    """One plan of `cascade` on a square image, tile by tile."""
-    extent = image.shape[2]
-    mass, legible_scale, ink = (part[0] for part in plain_maps(mipmap(image), cell_level((extent, extent), patch)))
-    plan = plans_for((extent, extent), budget=budget, patch=patch)[0]
-    side = extent / plan.columns
-    tiles: list[_Tile] = [
-        (column * side, row * side, side) for row in range(plan.rows) for column in range(plan.columns)
-    ]
-    finest = side / patch / math.prod(stage.across for stage in plan.stages)
-    done: list[_Tile] = []
-
-    def gain_of(tile: _Tile) -> float:
-        x, y, side = (edge * len(gain) / extent for edge in tile)
-        return float(gain[round(y) : round(y + side), round(x) : round(x + side)].sum())
-
-    for stage in plan.stages:
-        gain = mass * ink * (legibility(legible_scale, finest) - legibility(legible_scale, tiles[0][2] / patch))
-        ranked = sorted(tiles, key=gain_of, reverse=True)
-        count = min(stage.survivors, (budget - len(done) - len(tiles)) // (stage.across * stage.down - 1))
-        done += ranked[count:]
-        part = tiles[0][2] / stage.across
-        tiles = [
-            (x + across * part, y + down * part, part)
-            for x, y, _ in ranked[:count]
-            for down in range(stage.down)
-            for across in range(stage.across)
-        ]
-    patches = []
-    for x, y, side in [*done, *tiles]:
-        crop = image[..., int(y) : int(y + side), int(x) : int(x + side)]
-        patches.append(F.interpolate(crop, (patch, patch), mode="bilinear", antialias=True))
-    return torch.cat(patches)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from texturevlm.relevance.maps import Relevance
 from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
 from texturevlm_lab.bench.pictures import SIDE, smooth_noise
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.report import Report
 
+TITLE = "Channels"
 WITHOUT_MODEL = tuple(name for name in PRESETS["all"] if CHANNELS[name].cost != "model")
 GROUPS: dict[str, str | tuple[str, ...]] = {"mvp": "mvp", "fast": "fast", "without a model": WITHOUT_MODEL}
 ALONG = 64  # candidates along each side of the image
@@ -43,20 +44,16 @@ def _add_scoring(report: Report, texture: Texture) -> None:
         found = ALLOCATORS[allocator](texture, scored(), budget=BUDGET)
         return found.centre, found.ddx, found.ddy, found.valid
 
-    on_gpu, count = report.device == "cuda", ALONG * ALONG
-    work = f"scoring {count:,} candidates × {len(CHANNELS)} channels"
-    timed = "warm" if on_gpu else "cpu"
-    report.add(work, "channels", lambda: scored().mass, timed)
+    work = f"scoring {ALONG * ALONG:,} candidates × {len(CHANNELS)} channels"
+    report.add(work, "channels", lambda: scored().mass)
     for allocator in ("cascade", "density"):
-        bar = SCORING_BAR if on_gpu and allocator == "cascade" else None
-        report.add(
-            f"{work} + selection ({allocator}, {BUDGET} tokens)", "channels", partial(chosen, allocator), timed, bar=bar
-        )
+        bar = SCORING_BAR if report.device == "cuda" and allocator == "cascade" else None
+        selected = f"{work} + selection ({allocator}, {BUDGET} tokens)"
+        report.add(selected, "channels", partial(chosen, allocator), bar=bar)
 
 
-def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
+def bench(report: Report) -> None:
     """Time the presets beside plain PyTorch, and each layer by itself."""
-    report = begin(__name__, "Channels", device, quick)
     on_gpu = report.device == "cuda"
     image = smooth_noise((SIDE, SIDE))
     image[..., 300:500, 200:800] = ((torch.arange(600) // 3) % 2).float()  # stripes for the text map
@@ -66,19 +63,16 @@ def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
         work = f"{name}: {len(resolve(layers))} layers with mips, {SIDE}×{SIDE}"
         bar = GROUP_BARS.get((name, report.device))
         ours = partial(build, texture, layers, previous=previous)
-        if not on_gpu:
-            report.add(work, "build", ours, "cpu", bar=bar)
-            continue
         # What must be read and written at least: the image once, every level once.
-        moved = 4.0 * (sum(level.numel() for level in ours().levels) + image.numel())
-        report.add(work, "build", ours, "warm", moved=moved, bar=bar)
-        report.add(work, "build", ours, "host", moved=moved, bar=bar, repeats=7)
-        report.add(work, "PyTorch", partial(ours, backend="reference"), "host", calls=3, repeats=3)
+        moved = 4.0 * (sum(level.numel() for level in ours().levels) + image.numel()) if on_gpu else 0.0
+        report.add(work, "build", ours, moved=moved, bar=bar)
+        if on_gpu:
+            report.add(work, "build", ours, "host", moved=moved, bar=bar, repeats=7)
+            report.add(work, "PyTorch", partial(ours, backend="reference"), "host", calls=3, repeats=3)
     _add_scoring(report, texture)
     for name in WITHOUT_MODEL:
         alone = partial(build, texture, [name], previous=previous)
-        counts = {} if on_gpu else {"repeats": 3}
-        report.add(f"{name} alone, with mips", "build", alone, "warm" if on_gpu else "cpu", **counts)
+        report.add(f"{name} alone, with mips", "build", alone, repeats=20 if on_gpu else 3)
     report.notes = ["Layers that share work each count it in full where they are built alone."]
     if on_gpu:
         report.notes += [
@@ -88,7 +82,4 @@ def bench_channels(device: str | None = None, *, quick: bool = False) -> Report:
             "waits for the GPU between operations (distances, superpixels), so it cannot be captured.",
         ]
     else:
-        report.notes.append(
-            "cpu: wall clock of one call in steady state, plain PyTorch: there are no kernels for a CPU."
-        )
-    return report
+        report.notes.append("cpu: wall clock of one call in steady state, plain PyTorch: a CPU has no kernels.")

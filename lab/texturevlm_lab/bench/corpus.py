@@ -30,11 +30,13 @@ from texturevlm.corpus.sources import entries_of
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import STAGES, Clock, UnitWorker
 from texturevlm.defaults import BUDGET
-from texturevlm_lab.bench.corpus_decoded import as_bytes, decoded, explained, pictures
-from texturevlm_lab.bench.corpus_pools import SHARE_BAR, add_row, processes, ray_workers
-from texturevlm_lab.bench.pictures import SIDE, page, photograph
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.corpus_decoded import decoded, explained, pictures
+from texturevlm_lab.bench.corpus_pools import SHARE_BAR, processes, ray_workers
+from texturevlm_lab.bench.pictures import SIDE, as_bytes, page, photograph
+from texturevlm_lab.bench.report import Report
 
+TITLE = "Corpus"
+ENGINE_WORK = f"JPEGs of {SIDE}² → files of {BUDGET} patches"
 SECONDS = 90.0  # on a GPU
 GPU_IMAGES, CPU_IMAGES = 1280, 12  # on a GPU ten units of the usual size, two of which warm up
 CPU_RELEVANCE = ("none", "prior")
@@ -45,9 +47,8 @@ GPU_WORKERS = (4, 4)  # processes of the engine, and threads of each, as on a ma
 MEASURED_UNITS = 4  # at most, where one thread decodes
 
 
-def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
-    """Measure everything; `quick` takes fewer images and leaves Ray out."""
-    report = begin(__name__, "Corpus", device, quick)
+def bench(report: Report) -> None:
+    """Measure everything; a quick run takes fewer images and leaves Ray out."""
     report.notes += [
         "µs per image; images per second: 1,000,000 divided by that. decoded: bytes of images on the device, a graph",
         "per batch; the patches stay there. in a row: wall clock of 8 batches per stream, one after another, questions",
@@ -57,47 +58,33 @@ def bench_corpus(device: str | None = None, *, quick: bool = False) -> Report:
         "",
     ]
     with tempfile.TemporaryDirectory(prefix="texturevlm-bench-") as folder:
-        if report.device == "cuda":
-            _on_gpu(report, Path(folder))
-        else:
-            _on_cpu(report, Path(folder))
-    return report
+        (_on_gpu if report.device == "cuda" else _on_cpu)(report, Path(folder))
 
 
 def _on_gpu(report: Report, folder: Path) -> None:
-    ends = time.perf_counter() + SECONDS
-
-    def late(work: str, by: str) -> bool:
-        if over := time.perf_counter() > ends:
-            report.add_missing(work, by, f"not begun within {SECONDS:.0f} s")
-        return over
-
+    report.ends = time.perf_counter() + SECONDS
     raw = pictures(quick=report.quick)
-    decoded(report, raw, late)
+    decoded(report, raw)
     files = _files(folder / "in", GPU_IMAGES // (4 if report.quick else 1))
-    if not late(_engine_work(), _workers_by(GPU_WORKERS)):
-        processes(report, _engine_work(), _workers_by(GPU_WORKERS), files, *GPU_WORKERS, beside_decoding=True)
+    if not report.late(ENGINE_WORK, _workers_by(GPU_WORKERS)):
+        processes(report, ENGINE_WORK, _workers_by(GPU_WORKERS), files, *GPU_WORKERS, beside_decoding=True)
     for threads in GPU_THREADS[:2] if report.quick else GPU_THREADS:
-        if not late(_engine_work(), _decoding_by(threads)):
+        if not report.late(ENGINE_WORK, _decoding_by(threads)):
             _engine(report, folder, files, threads, _decoding_by(threads))
-    explained(report, raw, late)
-    _decoding(report, files, late)
+    explained(report, raw)
+    _decoding(report, files)
 
 
 def _on_cpu(report: Report, folder: Path) -> None:
     files = _files(folder / "in", CPU_IMAGES // (2 if report.quick else 1))
-    _decoding(report, files, lambda work, by: False)
+    _decoding(report, files)
     for relevance in CPU_RELEVANCE:
         _engine(report, folder, files, 1, f"relevance {relevance}, {_decoding_by(1)}", relevance=relevance)
     if not report.quick:
         _engine(report, folder, files, 2, f"relevance none, {_decoding_by(2)}")
         for workers in CPU_WORKERS:
-            processes(report, _engine_work(), f"relevance none, {_workers_by(workers)}", files, *workers)
+            processes(report, ENGINE_WORK, f"relevance none, {_workers_by(workers)}", files, *workers)
         ray_workers(report)
-
-
-def _engine_work() -> str:
-    return f"JPEGs of {SIDE}² → files of {BUDGET} patches"
 
 
 def _decoding_by(threads: int) -> str:
@@ -117,8 +104,8 @@ def _files(folder: Path, count: int) -> Path:
     return folder
 
 
-def _decoding(report: Report, folder: Path, late: Callable[[str, str], bool]) -> None:
-    """Decoding alone, by each decoder and by more and more threads; late: as for `decoded`."""
+def _decoding(report: Report, folder: Path) -> None:
+    """Decoding alone, by each decoder and by more and more threads."""
     contents = [path.read_bytes() for path in sorted(folder.iterdir())[:64]]
     for name, decode in DECODERS.items():
         if name != "pillow" and find_spec(name) is None:
@@ -127,7 +114,7 @@ def _decoding(report: Report, folder: Path, late: Callable[[str, str], bool]) ->
         threads = [count for count in THREADS if count <= max(2, os.cpu_count() or 1)]  # a worker took torch's
         for count in threads if name == find_decoder() else [1]:
             work = f"decoding alone, {count} threads"
-            if late(work, name):
+            if report.late(work, name):
                 continue
             with ThreadPoolExecutor(count) as pool:
                 run = partial(_each, pool, decode, contents)
@@ -161,17 +148,16 @@ def _engine(report: Report, folder: Path, source: Path, threads: int, name: str,
         found = list(pool.map(worker, range(slots, slots + measured)))
         wall = time.perf_counter() - started
     count = sum(one.rows for one in found)
-    work = _engine_work()
     for stage in STAGES:
         seconds = sum(one.seconds[stage] for one in found) / (threads if stage == "decode" else slots)
-        add_row(report, f"{work}: stage {stage}", name, "engine", seconds * 1e6 / count)
+        report.add_figure(f"{ENGINE_WORK}: stage {stage}", name, "engine", seconds * 1e6 / count)
     alone = _alone(worker)
     for stage, each in alone.items():
-        add_row(report, f"{work}: {stage}", name, "alone", each)
+        report.add_figure(f"{ENGINE_WORK}: {stage}", name, "alone", each)
     slowest, whole = max(alone.values()), wall * 1e6 / count
-    add_row(report, work, name, "engine", whole, bar=slowest / SHARE_BAR)
+    report.add_figure(ENGINE_WORK, name, "engine", whole, bar=slowest / SHARE_BAR)
     report.notes.append(
-        f"{count} {work}, {name}: {1e6 / whole:,.1f} images/s, {slowest / whole:.0%} of its slowest stage alone "
+        f"{count} {ENGINE_WORK}, {name}: {1e6 / whole:,.1f} images/s, {slowest / whole:.0%} of its slowest stage alone "
         f"(bar: {SHARE_BAR:.0%}).  "
     )
 

@@ -21,7 +21,7 @@ from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.scout.scout import load_scout
 from texturevlm.types import Texture
-from texturevlm_lab.bench.pictures import SIDE, page, photograph
+from texturevlm_lab.bench.pictures import SIDE, as_bytes, page, photograph
 from texturevlm_lab.bench.report import Report
 
 MANY, FEW = 64, 32  # images of a batch
@@ -31,11 +31,6 @@ BARS = {"none": 8000.0, "scout": 3000.0}
 Pictures = dict[str, Tensor]  # by name, (B, H, W, 3) bytes on the device
 LANES = 2  # batches at once, each on a stream of its own with a graph of its own, as units of a worker are
 AT_ONCE = (4, 16, 64)  # pages whose convolutions run together, beside what the scout does
-
-
-def as_bytes(images: Tensor) -> Tensor:
-    """(B, 3, H, W), 0 to 1 → (B, H, W, 3) uint8."""
-    return bytes_of(images).permute(0, 2, 3, 1).contiguous()
 
 
 @contextmanager
@@ -55,40 +50,35 @@ def pictures(*, quick: bool) -> Pictures:
         return {name: as_bytes(make(MANY // 8 if quick else MANY, SIDE, SIDE)) for name, make in PICTURES.items()}
 
 
-def decoded(report: Report, raw: Pictures, late: Callable[[str, str], bool]) -> None:
-    """Rows of images per second that have a bar.
-
-    late: whether there is no time left for a row, of which that is said then
-    """
+def decoded(report: Report, raw: Pictures) -> None:
+    """Rows of images per second that have a bar."""
     with convolutions(alike=True):
         for relevance, name in itertools.product(BARS, PICTURES):
-            _batches(report, relevance, name, raw[name], LANES, late)
+            _batches(report, relevance, name, raw[name])
 
 
-def explained(report: Report, raw: Pictures, late: Callable[[str, str], bool]) -> None:
+def explained(report: Report, raw: Pictures) -> None:
     """The stages of these rows, and what may be done otherwise."""
     pages = raw["pages"]
     with convolutions(alike=False):
-        _batches(report, "scout", "pages", pages, LANES, late, by=", convolutions tuned")
+        _batches(report, "scout", "pages", pages, by=", convolutions tuned")
     with convolutions(alike=True):
         for name in PICTURES:
-            _stages(report, name, raw[name], late)
+            _stages(report, name, raw[name])
         for relevance, name in itertools.product(BARS, PICTURES):
-            _batches(report, relevance, name, raw[name], 1, late)
+            _batches(report, relevance, name, raw[name], lanes=1)
         for name in PICTURES:
-            _batches(report, "prior", name, raw[name], LANES, late)
+            _batches(report, "prior", name, raw[name])
         for relevance in BARS:
-            _batches(report, relevance, "pages", pages[: len(pages) * FEW // MANY], LANES, late)
+            _batches(report, relevance, "pages", pages[: len(pages) * FEW // MANY])
 
 
-def _batches(
-    report: Report, relevance: str, name: str, raw: Tensor, lanes: int, late: Callable[..., bool], by: str = ""
-) -> None:
+def _batches(report: Report, relevance: str, name: str, raw: Tensor, *, lanes: int = LANES, by: str = "") -> None:
     """One row: batches one after another, on so many streams."""
     batch = len(raw)
     work = f"decoded {name} of {SIDE}² → {BUDGET} patches, batches of {batch}"
     by = f"auto, relevance {relevance}, {lanes} stream{'s' if lanes > 1 else ''}{by}"
-    if late(work, by):
+    if report.late(work, by):
         return
     recipe = Recipe("bench", "images", relevance=relevance, batch=batch, device="cuda")
     own = [(Chooser(recipe, torch.device("cuda")), torch.cuda.Stream()) for _ in range(lanes)]
@@ -111,7 +101,7 @@ def _batches(
 
 
 @torch.no_grad()
-def _stages(report: Report, name: str, raw: Tensor, late: Callable[..., bool]) -> None:
+def _stages(report: Report, name: str, raw: Tensor) -> None:
     """The parts of a batch one by one, each in a graph of its own: their sum is what a batch takes on one stream."""
     batch, given = len(raw), {"budget": BUDGET, "patch": PATCH}
     auto, scorer, size = ALLOCATORS["auto"], find_scorer("bench", "scout"), (SIDE, SIDE)
@@ -119,8 +109,8 @@ def _stages(report: Report, name: str, raw: Tensor, late: Callable[..., bool]) -
     work = f"a stage of decoded {name}, batches of {batch}"
 
     def timed(stage: str, call: Callable[[], Any]) -> Any:
-        if not late(work, stage):
-            report.add(work, stage, call, "warm", per=batch, repeats=5)
+        if not report.late(work, stage):
+            report.add(work, stage, call, per=batch, repeats=5)
         return call()
 
     image = timed("bytes to planes", lambda: planes_of(raw))

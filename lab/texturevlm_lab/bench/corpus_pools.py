@@ -20,19 +20,12 @@ from texturevlm.corpus.sources import entries_of
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import Clock, UnitWorker
 from texturevlm.defaults import BUDGET
-from texturevlm_lab.bench.corpus_decoded import as_bytes
-from texturevlm_lab.bench.pictures import photograph
-from texturevlm_lab.bench.report import Report, Row
-from texturevlm_lab.bench.timing import Timing
+from texturevlm_lab.bench.pictures import as_bytes, photograph
+from texturevlm_lab.bench.report import Report
 
 SHARE_BAR = 0.85  # of the slowest stage alone, for the engine
 BEGIN_SECONDS = 30.0  # for a process
 RAY_IMAGES, RAY_UNIT, RAY_WORKERS = 64, 2, (1, 2, 4)
-
-
-def add_row(report: Report, work: str, by: str, how: str, each: float, bar: float | None = None) -> None:
-    """A row of one measurement, µs per image."""
-    report.append(Row(work, by, how, Timing(each, each, each), bar=bar))
 
 
 def processes(
@@ -50,8 +43,8 @@ def processes(
         each, rows = _driven(pool, units, workers * slots)
         alone = _decoding_alone(folder, units, report.device, workers, threads) if beside_decoding else None
     if alone is not None:
-        add_row(report, f"{work}: reading and decoding", by, "alone", alone)
-    add_row(report, work, by, "engine", each, bar=alone and alone / SHARE_BAR)
+        report.add_figure(f"{work}: reading and decoding", by, "alone", alone)
+    report.add_figure(work, by, "engine", each, bar=alone and alone / SHARE_BAR)
     share = f", {alone / each:.0%} of its slowest stage alone (bar: {SHARE_BAR:.0%})" if alone else ""
     report.notes.append(f"{rows} {work}, {by}: {1e6 / each:,.1f} images/s{share}.  ")
 
@@ -79,7 +72,7 @@ def ray_workers(report: Report) -> None:
                     ray.get([actor.ready.remote() for actor in pool.actors.values()])  # they begin one after another
                     each, _ = _driven(pool, units, workers)
                 by = f"ray, {workers} worker{'s' if workers > 1 else ''}"
-                add_row(report, work, by, "engine", each)
+                report.add_figure(work, by, "engine", each)
                 alone = alone or each
                 report.notes.append(f"{work}, {by}: {1e6 / each:,.1f} images/s, {alone / each:.2f} × one worker.  ")
     finally:

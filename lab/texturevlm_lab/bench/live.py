@@ -8,7 +8,6 @@ of a frame is work of the host.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -17,14 +16,12 @@ import torch
 
 from texturevlm.defaults import BUDGET
 from texturevlm.video.live import VideoStream
-from texturevlm_lab.bench.clips import clips
-from texturevlm_lab.bench.report import Report, Row, begin
-from texturevlm_lab.bench.timing import Timing, waited
-from texturevlm_lab.bench.video import CAPTURABLE, FULL_HD, SMALL
-from texturevlm_lab.bench.vlm_file import asked_model
-from texturevlm_lab.bench.vlm_same import QUESTION
-from texturevlm_lab.bench.vlm_theirs import random_model
+from texturevlm_lab.bench.report import Report, Row
+from texturevlm_lab.bench.timing import Timing, elapsed, waited
+from texturevlm_lab.bench.video import CAPTURABLE, FULL_HD, SMALL, clips
+from texturevlm_lab.bench.vlm_model import QUESTION, asked_model, random_model
 
+TITLE = "A model that watches"
 TIMED_FRAMES, QUICK_TIMED = 240, 6
 CLIP_FRAMES, QUICK_CLIP = 30, 4  # different frames, shown again and again
 CACHED, QUICK_CACHED = 4096, 200
@@ -34,10 +31,10 @@ FIRST_TOKEN_BAR = 25e3
 EVERY_FRAME = 1e-3  # seconds: an interval that makes every frame a moment, to fill the cache
 
 
-def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time frames and questions; `quick` takes small frames, few of them, and a small model."""
-    report = begin(__name__, "A model that watches" + (", small frames" if quick else ""), device, quick)
-    small = quick or report.device == "cpu"
+def bench(report: Report) -> None:
+    """Time frames and questions; a quick run takes small frames, few of them, and a small model."""
+    quick, small = report.quick, report.quick or report.device == "cpu"
+    report.title += ", small frames" if quick else ""
     model = asked_model(random_model(report.device, small=small), 24 if quick else BUDGET)
     size, frames = SMALL if small else FULL_HD, QUICK_TIMED if small else TIMED_FRAMES
     clip = next(clips(size, report.device, QUICK_CLIP if small else CLIP_FRAMES))
@@ -50,10 +47,9 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
     held = _fill(stream, clip.frames, limit)
     for frame in clip.frames:  # graphs are made when they are first needed
         stream.step(frame)
-    stream.ask(QUESTION, max_new_tokens=2)
-    _wait(report.device)
+    waited(partial(stream.ask, QUESTION, max_new_tokens=2))()
     before = _memory(report.device)
-    spent, tokens = _timed(stream, clip.frames, frames, report.device)
+    spent, tokens = _timed(stream, clip.frames, frames)
     bar = None if small else FRAME_BAR
     report.append(Row(f"{clip.name}: frame → cache", "texturevlm", "host", Timing.of(spent), bar=bar))
     asking = waited(partial(stream.ask, QUESTION, max_new_tokens=1))
@@ -75,7 +71,6 @@ def bench_live(device: str | None = None, *, quick: bool = False) -> Report:
     ]
     reasons = [f"{size} tokens: {graph.reason}" for size, graph in talk.memory.graphs.items() if graph.reason]
     report.notes += [f"Not captured: {reason}.  " for reason in reasons]
-    return report
 
 
 def _add_parts(report: Report, stream: VideoStream, frames: list[torch.Tensor], count: int, *, repeats: int) -> None:
@@ -107,22 +102,14 @@ def _fill(stream: VideoStream, frames: list[torch.Tensor], limit: int) -> int:
     return count
 
 
-def _timed(stream: VideoStream, frames: list[torch.Tensor], count: int, device: str) -> tuple[list[float], float]:
+def _timed(stream: VideoStream, frames: list[torch.Tensor], count: int) -> tuple[list[float], float]:
     """Microseconds of each frame, until the cache holds it; and how many tokens went through the language model."""
     talk, spent, tokens = stream.conversation, [], 0
     assert talk is not None
     for index in range(count):
-        started = time.perf_counter()
-        stream.step(frames[index % len(frames)])
-        _wait(device)
-        spent.append((time.perf_counter() - started) * 1e6)
+        spent.append(elapsed(waited(partial(stream.step, frames[index % len(frames)]))))
         tokens += talk.computed
     return spent, tokens / count
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _memory(device: str) -> int:

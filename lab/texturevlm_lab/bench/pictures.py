@@ -1,8 +1,10 @@
-"""The input of benchmarks: images made here. Clips are in clips.py, so that only `bench video` depends on them."""
+"""The input of benchmarks: images made here."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from texturevlm.ops.pixels import bytes_of
 
 SIDE = 1024  # of a square image
 
@@ -35,3 +37,8 @@ def page(batch: int, height: int, width: int) -> Tensor:
     lines = (rows % 28 < 12) & (rows % 280 < 224) & (rows > height // 12)
     inside = lines[:, None] & (columns > width // 12) & (columns < width - width // 12)
     return (1 - 0.9 * strokes * words * inside).expand(-1, 3, -1, -1).contiguous()
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """(B, 3, H, W), 0 to 1 → (B, H, W, 3) uint8."""
+    return bytes_of(images).permute(0, 2, 3, 1).contiguous()

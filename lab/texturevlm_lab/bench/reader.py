@@ -15,25 +15,24 @@ from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.draw import to_pil
-from texturevlm.placement import compile as capture
 from texturevlm.vlm.captured import FixedBudget
 from texturevlm_lab.bench.pictures import page
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work
-from texturevlm_lab.bench.vlm_rows import add_row, first_token_of
+from texturevlm_lab.bench.vlm_model import captured_first_token, first_token_of
 from texturevlm_lab.train.reader.alphabet import make_tokenizer
 from texturevlm_lab.train.reader.network import make_image_processor, make_network
 
+TITLE = "Reader"
 SIZES = ((1754, 1240), (3508, 2480))  # A4 at 150 and at 300 dots per inch
 READER_QUESTION = "What is the total?"
 LENGTH = 12  # tokens: 12,066.31 has ten, with its end
 ANSWER_BAR, FIRST_TOKEN_BAR = 2.5e6, 4000.0  # microseconds
 
 
-def bench_reader(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time an answer and its stages; `quick` takes a small page and few tokens."""
-    report = begin(__name__, "Reader", device, quick)
-    budget, sizes = (24, ((350, 248),)) if quick else (BUDGET, SIZES)
+def bench(report: Report) -> None:
+    """Time an answer and its stages; a quick run takes a small page and few tokens."""
+    budget, sizes = (24, ((350, 248),)) if report.quick else (BUDGET, SIZES)
     model = random_reader(report.device, budget)
     for size in sizes:
         (_first_token if report.device == "cuda" else _answer)(report, model, size)
@@ -41,7 +40,6 @@ def bench_reader(device: str | None = None, *, quick: bool = False) -> Report:
         f"{sum(one.numel() for one in model.model.parameters()) / 1e6:.1f} million random weights in "
         f"{model.model.dtype}, {budget} tokens by the scout, question {READER_QUESTION!r}."
     ]
-    return report
 
 
 def random_reader(device: str, budget: int) -> VLM:
@@ -67,23 +65,17 @@ def _first_token(report: Report, model: VLM, size: tuple[int, int]) -> None:
     fixed = FixedBudget(model.adapter, model.budget, masked=True)
     reading = captured_reading(report, fixed, size)
     bar = None if report.quick or size != SIZES[-1] else FIRST_TOKEN_BAR
-    add_row(report, first_token_of(size), f"reader, asked: scout, {ALLOCATOR}, all captured", reading, bar=bar)
+    report.add_call(first_token_of(size), f"reader, asked: scout, {ALLOCATOR}, all captured", reading, bar=bar)
     report.notes += [f"{first_token_of(size)}: {reason}.  " for reason in fixed.reasons]
 
 
 def captured_reading(report: Report, fixed: FixedBudget, size: tuple[int, int]) -> Work:
-    """Mips, scout, allocation and sampling in one graph; tower and prefill in two more; the prompt is spelled anew."""
-    adapter, image = fixed.adapter, page(1, *size).to(report.device)
-    options = {"patch": adapter.side, "relevance": "scout", "device": report.device, "graphs": 1}
-    choose = capture(size, fixed.budget, ALLOCATOR, **options)
+    """The first token of a page on the device; the prompt is spelled anew."""
+    adapter = fixed.adapter
+    filling = [adapter.image_filling(fixed.budget)]
 
-    def read() -> list[int]:
-        seen = fixed.encode_patches(choose(image, READER_QUESTION))
-        prompt = conversation_about(1, READER_QUESTION, adapter.marks)
-        ids = adapter.spell(prompt, (), [adapter.image_filling(fixed.budget)])
-        return [int(token) for token in fixed.prefill([ids], seen).logits.argmax(-1).tolist()]
+    def spell() -> list[int]:
+        ids: list[int] = adapter.spell(conversation_about(1, READER_QUESTION, adapter.marks), (), filling)
+        return ids
 
-    read()
-    if choose.reason is not None:
-        report.notes.append(f"{first_token_of(size)}: {choose.reason}.  ")
-    return read
+    return captured_first_token(report, fixed, page(1, *size).to(report.device), READER_QUESTION, spell)

@@ -10,13 +10,10 @@ they come.
 from __future__ import annotations
 
 import gc
-import json
 import statistics
-import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,12 +30,8 @@ from texturevlm.vlm.views import View, moment_view
 from texturevlm.vlm.weighted import own_grid
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.published import LEGEND, PUBLISHED, RESIZED
-from texturevlm_lab.bench.report import keep as keep_rows
-from texturevlm_lab.bench.report import machine
-from texturevlm_lab.bench.vlm_same import QUESTION
-from texturevlm_lab.bench.vlm_theirs import PROMPT_WORDS, prompt_ids, random_model
-from texturevlm_lab.evaluate.markdown import markdown_table
-from texturevlm_lab.evaluate.provenance import origin
+from texturevlm_lab.bench.report import Report
+from texturevlm_lab.bench.vlm_model import PROMPT_WORDS, QUESTION, gibibytes, prompt_ids, random_model
 from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
 from texturevlm_lab.rivals.hooks.reducing import reduced
 
@@ -49,7 +42,8 @@ SECONDS = 90.0  # for all rows; what comes later is not measured
 # The controls and the best known first, in case the time runs out.
 MEASURED_FIRST = ("stride", "tome", "visionzip", "divprune", "fastv", "pace", "pixelprune", "dyrate", "dtoma")
 FOR_VIDEOS = ("prunevid", "dtoma", "pvc")
-HEAD = ("tokens by", "chosen", "first layer", "last layer", "first token ms", "next token ms", "peak GiB", "published")
+TITLE = "Reductions at equal tokens, Qwen3-VL-4B's architecture"
+HEADS = ("tokens by", "chosen", "first layer", "last layer", "first token ms", "next token ms", "peak GiB", "published")
 
 
 @dataclass(frozen=True)
@@ -97,76 +91,41 @@ class Measured:
         counts = [str(one) for one in (self.chosen, self.first, self.last)]
         return [self.name, *counts, *times, peak, self.published or "–"]
 
-
-@dataclass
-class ReduceReport:
-    """The table; code: which code made it."""
-
-    title: str
-    device: str
-    code: str
-    notes: list[str] = field(default_factory=list)
-    rows: list[Measured] = field(default_factory=list)
-
-    def table(self) -> str:
-        about = [f"{self.code}  ", *(f"{key}: {value}  " for key, value in machine(self.device).items())]
-        rows = [row.cells() for row in self.rows]
-        return "\n".join([f"# {self.title}", "", *about, "", *self.notes, "", markdown_table(HEAD, rows)])
-
-    def save(self, path: Path) -> None:
-        """The table as JSON, and beside it as Markdown."""
-        record: dict[str, Any] = {"title": self.title, "code": self.code, "machine": machine(self.device)}
-        record["notes"] = self.notes
-        record["rows"] = [asdict(row) for row in self.rows]
-        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(self.table() + "\n", encoding="utf-8")
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def bench_reduce(device: str | None = None, *, quick: bool = False) -> ReduceReport:
-    """Measure every way; `quick` takes a small model and a small page."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)
-    begun = time.perf_counter()
-    adapter = random_model(device, small=quick)
-    size, keep = ((320, 256), 8) if quick else (PAGE, KEEP)
-    title = "Reductions at equal tokens, Qwen3-VL-4B's architecture"
-    report = ReduceReport(title, device, str(origin(__name__)))
-    weights = sum(one.numel() * one.element_size() for one in adapter.model.parameters()) / 2**30
+def bench(report: Report) -> None:
+    """Measure every way; a quick run takes a small model and a small page."""
+    begun, report.heads = time.perf_counter(), HEADS
+    adapter = random_model(report.device, small=report.quick)
+    size, keep, parts = ((320, 256), 8, FEW_PARTS) if report.quick else (PAGE, KEEP, PARTS)
     report.notes += [
         f"A page of {size[1]} × {size[0]} pixels on the device → an answer of {ANSWER} tokens; {PROMPT_WORDS} words in "
-        f"the prompt. Random weights in {adapter.model.dtype}, {weights:.2f} GiB. Medians of two runs after one "
-        "that is not counted. Nothing is captured up to the first token; further tokens come from a graph, which reads "
-        "a copy of keys and values; those of dyrate do not, because tokens leave meanwhile.  ",
+        f"the prompt. Random weights in {adapter.model.dtype}, {gibibytes(adapter.model):.2f} GiB. Medians of two runs "
+        "after one that is not counted. Nothing is captured up to the first token; further tokens come from a graph, "
+        "which reads a copy of keys and values; those of dyrate do not, because tokens leave meanwhile.  ",
         "chosen: tokens in front of the tower. first and last layer: visual tokens there, in the prefill.  ",
         "video: parts of the page as the moments of a clip, two frames each.  ",
         LEGEND,
     ]
-    image = page(1, *size).to(device)
-    for way in ways(adapter, size, keep, FEW_PARTS if quick else PARTS):
-        if time.perf_counter() - begun > SECONDS:
-            report.rows.append(Measured(way.name, way.published, "not measured, the time was over"))
-        else:
-            report.rows.append(measured(adapter, image, way))
-        print(" | ".join(report.rows[-1].cells()), file=sys.stderr, flush=True)
-        keep_rows(report)
-    return report
+    image = page(1, *size).to(report.device)
+    for way in ways(adapter, size, keep, parts):
+        late = time.perf_counter() - begun > SECONDS
+        missing = Measured(way.name, way.published, "not measured, the time was over")
+        report.append(missing if late else measured(adapter, image, way))
 
 
 def ways(adapter: QwenAdapter, size: tuple[int, int], keep: int, parts: int) -> list[Way]:
     """Everything, plain resize, ours, both together, then each reduction of everything, and those of a video."""
     rows, columns = adapter.grid_for(size)
     everything = rows * columns
+    then = steps_of("bench", "visionzip", keep)
     found = [
         Way("everything", everything),
         Way(f"plain resize to {keep}", keep, published=RESIZED),
         Way(f"texturevlm, asked, {keep}", keep, "auto", True),
-        Way(
-            f"texturevlm, asked, {2 * keep}, then visionzip",
-            2 * keep,
-            "auto",
-            True,
-            steps_of("bench", "visionzip", keep),
-        ),
+        Way(f"texturevlm, asked, {2 * keep}, then visionzip", 2 * keep, "auto", True, then),
     ]
 
     def reduction(name: str, video: int = 0) -> Way:

@@ -1,22 +1,24 @@
 """A benchmark's records: a table for people, JSON for later comparison, both with the machine they came from."""
 
 import json
+import math
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
-from texturevlm_lab.bench.timing import TIMERS, Timing, Work, copy_bandwidth
+from texturevlm_lab.bench.timing import TIMERS, Timing, Work, copy_bandwidth, waited
+from texturevlm_lab.evaluate.markdown import markdown_table
 from texturevlm_lab.evaluate.provenance import origin
 
-_kept_in: ContextVar[Path | None] = ContextVar("_kept_in", default=None)
+HEADS = ("work", "by", "timed", "median µs", "middle half", "floor µs", "× floor", "bar µs")
 
 
 class Row(NamedTuple):
@@ -29,13 +31,13 @@ class Row(NamedTuple):
     floor: float | None = None  # microseconds
     bar: float | None = None  # microseconds, what the project asked for
 
-    def cells(self) -> str:
+    def cells(self) -> list[str]:
         if self.timing is None:
-            return f"| {self.work} | {self.by} | {self.state} | – | – | – | – | – |"
+            return [self.work, self.by, self.state, *["–"] * 5]
         median, low, high = self.timing
-        floor = f"{self.floor:.1f} | {median / self.floor:.2f}" if self.floor else "– | –"
+        floor = [f"{self.floor:.1f}", f"{median / self.floor:.2f}"] if self.floor else ["–", "–"]
         bar = f"{self.bar:.1f} {'met' if median <= self.bar else 'MISSED'}" if self.bar else "–"
-        return f"| {self.work} | {self.by} | {self.state} | {median:.1f} | {low:.1f}–{high:.1f} | {floor} | {bar} |"
+        return [self.work, self.by, self.state, f"{median:.1f}", f"{low:.1f}–{high:.1f}", *floor, bar]
 
     def record(self) -> dict[str, Any]:
         return self._asdict() | {"timing": self.timing and self.timing._asdict()}
@@ -43,22 +45,32 @@ class Row(NamedTuple):
 
 @dataclass
 class Report:
-    """quick: few repetitions, no torch.compile; code: which code made it"""
+    """The rows of a benchmark: `add` times one and keeps it.
+
+    quick: few repetitions, no torch.compile
+    code:  which code made it
+    heads: of the cells of its rows
+    path:  the file that is written whenever a row comes
+    ends:  when no further row is begun that asks `late`, by `time.perf_counter`
+    """
 
     title: str
     device: str
     bandwidth: float
     quick: bool = False
     code: str = ""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    heads: Sequence[str] = HEADS
+    path: Path | None = None
+    ends: float = math.inf
 
     def add(
         self,
         work: str,
         by: str,
         call: Work,
-        state: str,
+        state: str = "",
         *,
         moved: float = 0,
         bar: float | None = None,
@@ -67,11 +79,12 @@ class Report:
     ) -> float:
         """Time `call` and add its row; returns the median.
 
-        state:  how: a key of TIMERS
+        state:  how: a key of TIMERS; by default the device's own time, which is `warm` on a GPU
         moved:  the least it must read and write, in bytes
         per:    what the time is divided by, such as the images of a batch
         counts: calls and repeats of the timer
         """
+        state = state or ("warm" if self.device == "cuda" else "cpu")
         if self.quick:
             counts["repeats"] = min(3, counts.get("repeats", 3))
         measured = Timing(*(number / per for number in TIMERS[state](call, **counts)))
@@ -79,24 +92,43 @@ class Report:
         self.append(Row(work, by, state, measured, floor, bar))
         return measured.median
 
+    def add_call(self, work: str, by: str, call: Work, *, bar: float | None = None, slow: bool = False) -> float:
+        """Time one call after another of what takes milliseconds; slow: it takes more than a hundred."""
+        if self.device == "cpu":
+            return self.add(work, by, call, "cpu", bar=bar, repeats=2)
+        if slow:
+            waited(call)()
+            return self.add(work, by, call, "one call", bar=bar, repeats=5)
+        return self.add(work, by, call, "host", bar=bar, calls=1, repeats=5 if self.quick else 30)
+
+    def add_figure(self, work: str, by: str, state: str, figure: float, bar: float | None = None) -> None:
+        """A row of one measurement in microseconds that was made elsewhere."""
+        self.append(Row(work, by, state, Timing(figure, figure, figure), bar=bar))
+
     def add_missing(self, work: str, by: str, why: Exception | str) -> None:
         """A row without a number."""
         reason = why if isinstance(why, str) else f"failed: {str(why).splitlines()[0][:80]}"
         self.append(Row(work, by, reason, None))
 
-    def append(self, row: Row) -> None:
+    def late(self, work: str, by: str) -> bool:
+        """Whether the time is over, which the row says then."""
+        if over := time.perf_counter() > self.ends:
+            self.add_missing(work, by, "not begun: the time was over")
+        return over
+
+    def append(self, row: Any) -> None:
         """Keep a row, and show it on stderr: a benchmark takes minutes, and may be cut."""
         self.rows.append(row)
-        keep(self)
-        time = f"{row.timing.median:.1f} µs, " if row.timing else ""
-        print(f"{row.work}, {row.by}: {time}{row.state}", file=sys.stderr, flush=True)
+        if self.path is not None:
+            self.save(self.path)
+        print(" | ".join(row.cells()), file=sys.stderr, flush=True)
 
     def add_compiled(
         self,
         work: str,
         function: Callable[..., Any],
-        state: str,
         *arguments: Any,
+        state: str = "",
         moved: float = 0,
         call: Callable[..., object] | None = None,
     ) -> None:
@@ -113,21 +145,11 @@ class Report:
         self.add(work, "PyTorch compiled", timed, state, moved=moved)
 
     def table(self) -> str:
-        return "\n".join(
-            [
-                f"# {self.title}",
-                "",
-                *([f"{self.code}  "] if self.code else []),
-                *(f"{key}: {value}  " for key, value in machine(self.device).items()),
-                f"copy bandwidth in this run: {self.bandwidth / 1e12:.3f} TB/s, read and written  ",
-                "",
-                *self.notes,
-                "",
-                "| work | by | timed | median µs | middle half | floor µs | × floor | bar µs |",
-                "|---|---|---|---|---|---|---|---|",
-                *(row.cells() for row in self.rows),
-            ]
-        )
+        about = [self.code] if self.code else []
+        about += [f"{key}: {value}" for key, value in machine(self.device).items()]
+        about.append(f"copy bandwidth in this run: {self.bandwidth / 1e12:.3f} TB/s, read and written")
+        table = markdown_table(self.heads, [row.cells() for row in self.rows])
+        return "\n".join([f"# {self.title}", "", *(f"{line}  " for line in about), "", *self.notes, "", table])
 
     def save(self, path: Path) -> None:
         """Write the measurements to a file, and the table beside it, with the suffix .md."""
@@ -147,34 +169,16 @@ class Report:
             part.replace(place)  # at once: a run that is cut leaves a whole file
 
 
-class Saved(Protocol):
-    """A report of any kind."""
+def measure(name: str, device: str, *, quick: bool = False, path: Path | None = None) -> Report:
+    """Run a benchmark: the module of this name, whose function `bench` adds rows to the report that is returned.
 
-    def save(self, path: Path) -> None: ...
-
-
-@contextmanager
-def kept_in(path: Path | None) -> Iterator[None]:
-    """Inside, reports are written to this file row by row: a run that is cut leaves what it has measured."""
-    token = _kept_in.set(path)
-    try:
-        yield
-    finally:
-        _kept_in.reset(token)
-
-
-def keep(report: Saved) -> None:
-    """Write what a report holds so far to the file of `kept_in`, if there is one."""
-    if (path := _kept_in.get()) is not None:
-        report.save(path)
-
-
-def begin(module: str, title: str, device: str | None, quick: bool) -> Report:
-    """An empty report of a module for a device (cuda if there is one and nothing else is asked), its copy bandwidth
-    measured."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    path: a file to which the report is written row by row: a run that is cut leaves what it has measured
+    """
+    module: Any = import_module(f"texturevlm_lab.bench.{name}")
     torch.manual_seed(0)
-    return Report(title, device, copy_bandwidth(device), quick, str(origin(module)))
+    report = Report(module.TITLE, device, copy_bandwidth(device), quick, str(origin(module.__name__)), path=path)
+    module.bench(report)
+    return report
 
 
 def machine(device: str) -> dict[str, str]:

@@ -18,23 +18,22 @@ from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.spotter import EMBEDDING, Spotter
 from texturevlm.types import Texture
 from texturevlm_lab.bench.pictures import page
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import waited
 
+TITLE = "Scout"
 SIZE = (2200, 1700)
 QUESTION = "What is the total amount of the invoice dated 14 March 1998?"
 PAGES = 8
 MAP_BARS = {"cuda": 500.0, "cpu": 5e5}  # microseconds
 
 
-def bench_scout(device: str | None = None, *, quick: bool = False) -> Report:
+def bench(report: Report) -> None:
     """Time looking at a page and asking a question, together and apart."""
-    report = begin(__name__, "Scout", device, quick)
     texture = Texture.open(page(1, *SIZE).to(report.device)).mipmapped()
     work = f"page {SIZE[1]}×{SIZE[0]} and question → map"
     if report.device == "cuda":
-        _on_gpu(report, work, texture)
-        return report
+        return _on_gpu(report, work, texture)
     scout, asked = load_scout(device="cpu"), encode([QUESTION])
     spots = scout.read(texture)
     report.add(work, "scout", lambda: scout.where(scout.read(texture), asked), "cpu", bar=MAP_BARS["cpu"], repeats=9)
@@ -42,9 +41,8 @@ def bench_scout(device: str | None = None, *, quick: bool = False) -> Report:
     report.add("another question", "scout", partial(scout.where, spots, asked), "cpu", repeats=9)
     if find_spec("rapidocr") is not None:
         reading = partial(_read_words, texture.levels[0])
-        report.add(work, "words (RapidOCR)", reading, "cpu", repeats=1 if quick else 3)
+        report.add(work, "words (RapidOCR)", reading, "cpu", repeats=1 if report.quick else 3)
     report.notes = [f"cpu: wall clock of one call, weights in {scout.dtype}."]
-    return report
 
 
 def _read_words(image: Tensor) -> object:
@@ -72,10 +70,10 @@ def _on_gpu(report: Report, work: str, texture: Texture) -> None:
     several = Texture(tuple(level.expand(PAGES, -1, -1, -1).contiguous() for level in texture.levels))
     together, ours = partial(scout, several, question), "scout, captured"
     one_by_one = {"calls": 20 if report.quick else 200, "repeats": 7}
-    report.add(f"the same, per page of a batch of {PAGES}", ours, together, "warm", per=PAGES)
+    report.add(f"the same, per page of a batch of {PAGES}", ours, together, per=PAGES)
     report.add(work, ours, waited(lambda: replay(*asked)), "host", bar=MAP_BARS["cuda"], **one_by_one)
-    report.add(work, ours, lambda: answer(*question), "warm")
-    report.add("the page alone", ours, partial(scout.read, texture), "warm")
+    report.add(work, ours, lambda: answer(*question))
+    report.add("the page alone", ours, partial(scout.read, texture))
     report.add(work, "scout, uncaptured", waited(lambda: answer(*asked)), "host", **one_by_one)
     report.add(work, "PyTorch", waited(plain), "host", **one_by_one)
     report.add("encoding the question, on the host", "scout", partial(encode, [QUESTION]), "cpu")

@@ -29,11 +29,11 @@ from typing import Any
 from texturevlm.defaults import BUDGET
 from texturevlm.draw import to_pil
 from texturevlm_lab.bench.pictures import page
-from texturevlm_lab.bench.report import Report, Row, begin
+from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing
-from texturevlm_lab.bench.vlm_file import asked_model
-from texturevlm_lab.bench.vlm_theirs import random_model
+from texturevlm_lab.bench.vlm_model import asked_model, random_model
 
+TITLE = "Server"
 CLIENTS, QUICK_CLIENTS = (1, 8, 32), (1, 4)
 REQUESTS, GPU_REQUESTS, QUICK_REQUESTS = 96, 256, 8  # per row
 ROW_SECONDS, GPU_ROW_SECONDS = 40.0, 6.0  # after which a row sends no more
@@ -48,11 +48,10 @@ CHAT = "/v1/chat/completions"
 FEW_WAITING = 4
 
 
-def bench_serve(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time requests; `quick` takes a small page, a small model and few requests."""
-    began = time.monotonic()
-    report = begin(__name__, "Server" + (", a small page" if quick else ""), device, quick)
-    on_gpu = report.device == "cuda"
+def bench(report: Report) -> None:
+    """Time requests; a quick run takes a small page, a small model and few requests."""
+    began, quick, on_gpu = time.monotonic(), report.quick, report.device == "cuda"
+    report.title += ", a small page" if quick else ""
     model = asked_model(random_model(report.device, small=quick or not on_gpu), 24 if quick else BUDGET)
     size = QUICK_SIZE if quick else A4
     report.notes.append(f"{model!r}; answers of {ANSWER_LENGTH} tokens; the page has {size[1]}×{size[0]} pixels.  ")
@@ -73,7 +72,6 @@ def bench_serve(device: str | None = None, *, quick: bool = False) -> Report:
         slid = [{"id": identity, "question": "total", "budget": budget} for budget in BUDGETS]
         bar = None if on_gpu or quick else PLAN_BAR
         rows.add(f"plan of the page, budgets {BUDGETS[0]} to {BUDGETS[-1]}", address, "/api/plan", slid, 1, bar=bar)
-    return report
 
 
 def _overload(rows: _Rows, address: str) -> None:

@@ -51,15 +51,10 @@ def host(work: Work, calls: int = 200, repeats: int = 15) -> Timing:
 
     calls: in a row, at most; fewer where they would take more than HOST_SECONDS
     """
-
-    def several() -> None:
-        for _ in range(calls):
-            work()
-
     for _ in range(20):
         work()
     calls = max(1, min(calls, int(HOST_SECONDS * 1e6 / max(elapsed(waited(work)), 1.0))))
-    return Timing.of([took / calls for took in _samples(several, repeats)])
+    return Timing.of([took / calls for took in _samples(_several(work, calls), repeats)])
 
 
 def in_a_row(work: Work, calls: int = 16, repeats: int = 5) -> Timing:
@@ -67,11 +62,7 @@ def in_a_row(work: Work, calls: int = 16, repeats: int = 5) -> Timing:
 
     `host` makes few calls of what takes long, so that the first one's work on the host would count in full.
     """
-
-    def several() -> None:
-        for _ in range(calls):
-            work()
-
+    several = _several(work, calls)
     waited(several)()
     return Timing.of([took / calls for took in _samples(several, repeats)])
 
@@ -134,6 +125,14 @@ def waited(work: Work) -> Work:
     return wait
 
 
+def _several(work: Work, calls: int) -> Work:
+    def several() -> None:
+        for _ in range(calls):
+            work()
+
+    return several
+
+
 def _samples(work: Work, repeats: int) -> list[float]:
     """Wall clock of calls, each begun when the GPU has nothing to do, until it is done."""
     samples = []
@@ -152,8 +151,7 @@ def _spin(work: Work) -> None:
 def _captured(work: Work, calls: int) -> Work:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(calls):
-            work()
+        _several(work, calls)()
     return graph.replay
 
 

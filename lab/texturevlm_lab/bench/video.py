@@ -7,30 +7,34 @@ arrays), enlarged to 1080p. Every frame is timed by itself, from the frame on th
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from texturevlm.channels import PRESETS, build
 from texturevlm.cuda.graph import Replay, can_capture
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.placement import choose_tokens
-from texturevlm.placement.captured import CompiledChooser
+from texturevlm.placement import choose_tokens, compile
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.video import Step, StreamConfig
+from texturevlm.video import ARRAYS, Step, StreamConfig, open_video
 from texturevlm.video.change import initial_noise
 from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm_lab.bench.clips import TILE, Clip, clips
-from texturevlm_lab.bench.report import Report, Row, begin
+from texturevlm_lab.bench.pictures import smooth_noise
+from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing
-from texturevlm_lab.bench.vlm_theirs import random_model
+from texturevlm_lab.bench.vlm_model import random_model
 
+TITLE = "Video"
 FULL_HD, SMALL = (1080, 1920), (270, 480)
 FRAMES, QUICK_FRAMES = 60, 5
 SKIPPED = 3  # first frames, not counted
@@ -40,13 +44,30 @@ CHANNELS_FASTER = 5.0  # times, texture and channels with a tenth of the tiles c
 PATCHES_BAR = 150.0  # microseconds, frame → patches
 TOKENS_BAR = 1e6 / 60  # microseconds, frame → tokens of the vision tower
 SLOWER = 1.1  # times, at most, where everything changes
+FOLDER = "TEXTUREVLM_VIDEOS"
+FILES = (".mp4", ".avi", ".webm", ".mkv", *ARRAYS)
+TILE, CHANGED_SHARE = 32, 0.1
+SENSOR_NOISE = 2 / 255  # of the made cameras
 FrameWork = Callable[[Tensor], object]
 
 
-def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
-    """Time every stage on every clip; `quick` takes small frames, few of them, and a small model."""
-    report = begin(__name__, "Video" + (", small frames" if quick else ""), device, quick)
-    small = quick or report.device == "cpu"
+class Clip(NamedTuple):
+    """name, frames (1, 3, H, W) on the device, and what they are for: tenth, nothing, everything, or a file."""
+
+    name: str
+    frames: list[Tensor]
+    kind: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)"""
+        return self.frames[0].shape[2], self.frames[0].shape[3]
+
+
+def bench(report: Report) -> None:
+    """Time every stage on every clip; a quick run takes small frames, few of them, and a small model."""
+    quick, small = report.quick, report.quick or report.device == "cpu"
+    report.title += ", small frames" if quick else ""
     fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
     for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):
         _texture(report, clip)
@@ -61,11 +82,10 @@ def bench_video(device: str | None = None, *, quick: bool = False) -> Report:
         "Texture alone has no bar: to compare two frames reads as much as to shrink one does.  ",
         f"channels: {', '.join(LAYERS)}. Tokens by {CAPTURABLE}.  ",
     ]
-    return report
 
 
 def _texture(report: Report, clip: Clip) -> None:
-    """Frame → mip levels."""
+    """Time the way from a frame to its mip levels."""
     follow, shares = _follower(clip, channels=())
     _compare(report, clip, "texture with mips", full=lambda frame: Texture((frame,)).mipmapped(), incremental=follow)
     timed = shares[SKIPPED - len(clip.frames) :]
@@ -97,7 +117,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
 
     captured = None
     if can_capture(clip.frames[0].device):
-        captured = CompiledChooser(budget, CAPTURABLE, patch=PATCH, relevance="none")
+        captured = compile(clip.size, budget, CAPTURABLE, relevance="none", device=clip.frames[0].device)
     follow = _stream(clip, budget, PATCH).step
     what = f"frame → {budget} patches"
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
@@ -125,18 +145,16 @@ def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
 
 def _stream(clip: Clip, budget: int, patch: int) -> TokenStream:
     """A stream without keyframes but the first."""
-    first = clip.frames[0]
-    size, never = (first.shape[2], first.shape[3]), 10**6
-    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": first.device}
-    return TokenStream(size, budget, CAPTURABLE, **options)
+    never, device = 10**6, clip.frames[0].device
+    options: Any = {"relevance": "none", "patch": patch, "tile": TILE, "keyframe": never, "device": device}
+    return TokenStream(clip.size, budget, CAPTURABLE, **options)
 
 
 def _follower(clip: Clip, *, channels: Sequence[str]) -> tuple[FrameWork, list[float]]:
     """A stream's texture and channels without its tokens; and the share of tiles that changed, frame by frame."""
     first = clip.frames[0]
-    size = (first.shape[2], first.shape[3])
-    update = make_update(StreamConfig(tile=TILE, channels=channels), size, first.new_zeros(1, 1, 3, 1, 1))
-    noise = initial_noise(size, TILE, first.device)
+    update = make_update(StreamConfig(tile=TILE, channels=channels), clip.size, first.new_zeros(1, 1, 3, 1, 1))
+    noise = initial_noise(clip.size, TILE, first.device)
     shares: list[float] = []
 
     def follow(frame: Tensor) -> None:
@@ -208,3 +226,43 @@ def _timed(clip: Clip, work: FrameWork) -> list[float]:
     if on_gpu:
         torch.cuda.synchronize()
     return spent[SKIPPED:]
+
+
+def clips(size: tuple[int, int], device: str, count: int) -> Iterator[Clip]:
+    """One after another, so that only one is in memory; `count` frames of each at most."""
+    extent = f"{size[1]}×{size[0]}"
+    yield Clip(f"still camera, a tenth changes, {extent}", list(_tenth(size, device, count)), "tenth")
+    ground = _ground(size, device)
+    yield Clip(
+        f"still camera, nothing changes, {extent}", [_noisy(ground).clamp_(0, 1) for _ in range(count)], "nothing"
+    )
+    past = [ground.roll((13 * index, 29 * index), (2, 3)) for index in range(count)]
+    yield Clip(f"everything changes, {extent}", past, "everything")
+    if FOLDER not in os.environ:
+        return
+    for path in sorted(Path(os.environ[FOLDER]).iterdir()):  # videos, folders of images and arrays, enlarged
+        if path.is_dir() or path.suffix.lower() in FILES:
+            found = [frame.image[None].to(device).float() / 255 for frame in islice(open_video(path), count)]
+            native = f"{found[0].shape[3]}×{found[0].shape[2]}" if found else ""
+            frames = [functional.interpolate(image, size, mode="bicubic").clamp_(0, 1) for image in found]
+            yield Clip(f"{path.name} ({native} enlarged to {extent})", frames, "file")
+
+
+def _tenth(size: tuple[int, int], device: str, count: int) -> Iterator[Tensor]:
+    """A still camera: in one block, a tenth of the tiles, the picture runs past; the rest is noise."""
+    ground = _ground(size, device)
+    height, width = (round(extent * CHANGED_SHARE**0.5 / TILE) * TILE for extent in size)
+    top, left = (round(extent / 3 / TILE) * TILE for extent in size)
+    for index in range(count):
+        frame = _noisy(ground)
+        inside = frame[..., top : top + height, left : left + width]
+        inside.copy_(inside.roll((7 * index, 11 * index), (2, 3)).flip(3))
+        yield frame.clamp_(0, 1)
+
+
+def _ground(size: tuple[int, int], device: str) -> Tensor:
+    return smooth_noise(size, device) * 0.8 + 0.1
+
+
+def _noisy(ground: Tensor) -> Tensor:
+    return ground + SENSOR_NOISE * torch.randn_like(ground)

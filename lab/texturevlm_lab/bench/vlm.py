@@ -1,22 +1,28 @@
 """`texturevlm bench vlm`: an image → the first token of an answer, transformers' own path beside ours.
 
-The model has Qwen3-VL-4B's architecture in bfloat16 with random weights, which do not change the time. Their side
-begins with `pixel_values` on the device (the processor's work is a row of its own) and ends with the first token read.
-Ours begins with the image on the device and does everything: mip levels, allocation, sampling, tower, prefill, token.
-Rows with the same few tokens on both sides are in vlm_same.py, those that begin with a file on disk in vlm_file.py.
+Their side begins with `pixel_values` on the device (the processor's work is a row of its own) and ends with the first
+token read. Ours begins with the image on the device and does everything: mip levels, allocation, sampling, tower,
+prefill, token. Where both sides read the same few tokens, transformers resizes an image by its own `max_pixels`; the
+rows say how much of a gain is fewer tokens, how much is capture, and what choosing by a question costs. The rows of
+vlm_file.py begin with a file on disk.
 """
 
 from __future__ import annotations
 
 import gc
 import io
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from texturevlm.channels import PRESETS, build
 from texturevlm.defaults import ALLOCATOR, BUDGET
@@ -27,13 +33,19 @@ from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget, TowerOutput
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.pictures import page
-from texturevlm_lab.bench.report import Report, begin
+from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work, waited
-from texturevlm_lab.bench.vlm_file import add_file, add_first_calls, asked_model, write_page
-from texturevlm_lab.bench.vlm_rows import add_row, chosen, first_token_of, our_first_token
-from texturevlm_lab.bench.vlm_same import add_compiled, add_same_tokens, gain_note
-from texturevlm_lab.bench.vlm_theirs import (
+from texturevlm_lab.bench.vlm_file import add_file, add_first_calls, write_page
+from texturevlm_lab.bench.vlm_model import (
     PROMPT_WORDS,
+    QUESTION,
+    asked_model,
+    captured_first_token,
+    chosen,
+    compiled_first_token,
+    first_token_of,
+    gibibytes,
+    our_first_token,
     pixel_values,
     prompt_ids,
     random_model,
@@ -43,28 +55,32 @@ from texturevlm_lab.bench.vlm_theirs import (
     unhooked,
 )
 
+TITLE = "Vision-language model, Qwen3-VL-4B's architecture"
+
 PAGE, SQUARE = (3508, 2480), (1024, 1024)
 TIMES_FASTER = {PAGE: 30.0, SQUARE: 2.5}  # what the project asked for
+QUICK_BUDGET = 24
 TOWER_BAR = 3500.0  # microseconds
 MEMORY_BAR = 3.0  # times less
+QUESTION_BAR = 13_000.0  # microseconds: scout, auto, tower, prefill
+COMPILE_SECONDS = 80.0  # for all that transformers' models are compiled
 # The stages between an image and the first token; the others are measured beside them.
 PATH = ("texture: mip levels", "relevance + allocation: cascade", "sampling + tower, captured", "prefill, captured")
 
 
-def bench_vlm(device: str | None = None, *, quick: bool = False) -> Report:
-    """Measure everything; `quick` takes a small model, small images and few repetitions."""
-    title = "Vision-language model, Qwen3-VL-4B's architecture" + (", a small copy" if quick else "")
-    report = begin(__name__, title, device, quick)
+def bench(report: Report) -> None:
+    """Add all rows; a quick run takes a small model, small images and few repetitions."""
+    quick, budget = report.quick, QUICK_BUDGET if report.quick else BUDGET
+    report.title += ", a small copy" if quick else ""
     adapter = random_model(report.device, small=quick)
     large, square = ((192, 160), (160, 160)) if quick else (PAGE, SQUARE)
-    budget = 24 if quick else BUDGET
     with TemporaryDirectory() as folder:
         files = [write_page(Path(folder), size) for size in (large, square)]
         # Before anything is compiled. What it captured is freed, since memory is measured next.
         add_first_calls(report, asked_model(adapter, budget), files)
-        full = [add_first_token(report, adapter, size) for size in (large, square)]
-        add_first_token(report, adapter, square, batch=2 if quick else 8)
-        add_stages(report, adapter, large)
+        full = [add_first_token(report, adapter, size, budget) for size in (large, square)]
+        add_first_token(report, adapter, square, budget, batch=2 if quick else 8)
+        add_stages(report, adapter, large, budget)
         fixed, vlm = FixedBudget(adapter, budget, masked=True), asked_model(adapter, budget)
         for size, file, theirs in zip((large, square), files, full):
             resized = add_same_tokens(report, fixed, size)
@@ -79,10 +95,9 @@ def bench_vlm(device: str | None = None, *, quick: bool = False) -> Report:
         "Rows of .jpg begin with the file on disk; `ask` has its default settings, relevance being the scout.",
         f"Prompt: {PROMPT_WORDS} tokens beside the image's. Tower and prefill are captured per budget, not per size.",
     ]
-    return report
 
 
-def add_first_token(report: Report, adapter: QwenAdapter, size: tuple[int, int], batch: int = 1) -> float:
+def add_first_token(report: Report, adapter: QwenAdapter, size: tuple[int, int], budget: int, batch: int = 1) -> float:
     """Both paths, their memory, and the processor's work; returns what transformers takes."""
     height, width = size
     image = torch.rand(batch, 3, height, width, device=report.device)
@@ -91,25 +106,25 @@ def add_first_token(report: Report, adapter: QwenAdapter, size: tuple[int, int],
     preparing = partial(pixel_values, adapter, image)
     inputs = their_inputs(adapter, *preparing())
     by = "resize, normalise, cut on the device"
-    add_row(report, f"{width}×{height}, batch {batch} → pixel_values", by, preparing, slow=slow)
+    report.add_call(f"{width}×{height}, batch {batch} → pixel_values", by, preparing, slow=slow)
     if batch == 1:
         processor = partial(their_processor(adapter), to_pil(image), return_tensors="pt")
         report.add(f"{width}×{height} → pixel_values", "transformers' processor", processor, "cpu", repeats=3)
     reading = partial(their_first_token, adapter, inputs)
     tokens = int((inputs["mm_token_type_ids"] == 1).sum()) // batch
     with unhooked(adapter):
-        theirs = add_row(report, work, f"transformers, {tokens} tokens an image", reading, slow=slow)
+        theirs = report.add_call(work, f"transformers, {tokens} tokens an image", reading, slow=slow)
         their_peak = _peak(report, reading)
     del inputs, reading
 
-    fixed = _fixed(report, adapter, batch=batch)
-    reading = partial(our_first_token, fixed, image, "cascade")
+    fixed = FixedBudget(adapter, budget, batch=batch)
+    reading = partial(our_first_token, fixed, image, allocator="cascade")
     bar = theirs / TIMES_FASTER[size] if batch == 1 and size in TIMES_FASTER else None
-    ours = add_row(report, work, f"texturevlm, {fixed.budget} tokens an image", reading, bar=bar)
+    ours = report.add_call(work, f"texturevlm, {fixed.budget} tokens an image", reading, bar=bar)
     report.notes.append(f"{work}: {theirs / ours:.1f} × faster.  ")
     report.notes += [f"{work}: {reason}.  " for reason in fixed.reasons]
     if report.device == "cuda":
-        weights = sum(one.numel() * one.element_size() for one in adapter.model.parameters()) / 2**30
+        weights = gibibytes(adapter.model)
         report.notes.append(f"{work}: {memory_note(their_peak, _peak(report, reading), weights, size == PAGE)}  ")
     return theirs
 
@@ -127,13 +142,13 @@ def memory_note(theirs: float, ours: float, weights: float, barred: bool) -> str
     )
 
 
-def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> None:
+def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int], budget: int) -> None:
     """What each part of our path takes by itself, each waited for."""
     height, width = size
     image = torch.rand(1, 3, height, width, device=report.device)
     texture, words = Texture.open(image).mipmapped(), Texture.open(page(1, height, width).to(report.device)).mipmapped()
-    fixed = _fixed(report, adapter)
-    choosing = partial(chosen, fixed, texture, "cascade")
+    fixed = FixedBudget(adapter, budget)
+    choosing = partial(chosen, fixed, texture, allocator="cascade")
     allocation, ids = choosing(), [prompt_ids(adapter, fixed.budget)]
     seen = fixed.encode(texture, allocation)
     replayed = TowerOutput(seen.place.clone(), seen.used.clone(), tuple(one.clone() for one in seen.embeds), seen.sizes)
@@ -143,7 +158,7 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> N
         "channels: the mvp preset with mips": partial(build, texture, list(PRESETS["mvp"])),
         "relevance: information and salience": finding,
         "relevance + allocation: cascade": choosing,
-        "allocation: auto, by relevance": partial(chosen, fixed, words, ALLOCATOR, finding()),
+        "allocation: auto, by relevance": partial(chosen, fixed, words, relevance=finding()),
         "sampling": partial(sample, texture, allocation),
         "sampling + tower, captured": partial(fixed.encode, texture, allocation),
         "prefill, captured": partial(fixed.prefill, ids, replayed),
@@ -154,13 +169,13 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> N
     decode = f"{where}, stage decode: a JPEG of noise"
     report.add(decode, "Pillow", lambda: Texture.open(Image.open(file)), "cpu", repeats=3)
     taken = {
-        name: add_row(report, f"{where}, stage {name}", "texturevlm", waited(work)) for name, work in stages.items()
+        name: report.add_call(f"{where}, stage {name}", "texturevlm", waited(work)) for name, work in stages.items()
     }
     whole_way = sum(taken[name] for name in PATH)
     shares = ", ".join(f"{name} {100 * taken[name] / whole_way:.0f} %" for name in PATH)
     report.notes.append(f"{where}, shares of the way from image to first token: {shares}.  ")
-    whole = partial(our_first_token, _fixed(report, adapter, masked=True), words.levels[0], ALLOCATOR)
-    add_row(report, first_token_of(size), "texturevlm, chosen by relevance", whole)
+    whole = partial(our_first_token, FixedBudget(adapter, budget, masked=True), words.levels[0])
+    report.add_call(first_token_of(size), "texturevlm, chosen by relevance", whole)
     tower = f"vision tower alone, {fixed.budget} tokens"
     if fixed.tower is not None and fixed.tower.reason is None:
         report.add(tower, "captured", fixed.tower.graph.replay, "host", bar=TOWER_BAR, calls=20)
@@ -169,11 +184,7 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int]) -> N
     grid = torch.tensor([[1, 2, 2 * fixed.budget]], device=report.device)
     with torch.no_grad():
         theirs = waited(partial(adapter.tower, rows, grid_thw=grid))
-        add_row(report, tower, "transformers' own forward", theirs)
-
-
-def _fixed(report: Report, adapter: QwenAdapter, **options: Any) -> FixedBudget:
-    return FixedBudget(adapter, 24 if report.quick else BUDGET, **options)
+        report.add_call(tower, "transformers' own forward", theirs)
 
 
 def _peak(report: Report, work: Work) -> float:
@@ -185,3 +196,95 @@ def _peak(report: Report, work: Work) -> float:
     torch.cuda.reset_peak_memory_stats()
     waited(work)()
     return torch.cuda.max_memory_allocated() / 2**30
+
+
+class Resized(NamedTuple):
+    """Microseconds until the first token at the same few tokens: transformers, eager; ours, captured; ours, asked."""
+
+    theirs: float
+    ours: float
+    asked: float
+
+
+def add_same_tokens(report: Report, fixed: FixedBudget, size: tuple[int, int]) -> Resized:
+    """Both sides at the budget of `fixed`, for a page (height, width) on the device."""
+    adapter, (height, width) = fixed.adapter, size
+    image = page(1, height, width).to(report.device)
+    work = first_token_of(size)
+    resize = their_processor(adapter, fixed.budget * adapter.side**2)
+    processor = partial(resize, to_pil(image), return_tensors="pt")
+    report.add(f"{width}×{height} → pixel_values", "transformers' processor, resized", processor, "cpu", repeats=3)
+    inputs = resized_inputs(fixed, size)
+    tokens = int(inputs["mm_token_type_ids"].sum())
+    with unhooked(adapter):
+        reading: Work = partial(their_first_token, adapter, inputs)
+        theirs = report.add_call(work, f"transformers, resized to {tokens} tokens", reading)
+    # It is not read by `resize`, but it would be made.
+    relevance = find_relevance(Texture((image,)).mipmapped(), patch=adapter.side, relevance="none")
+    reading = partial(our_first_token, fixed, image, allocator="resize", budget=tokens, relevance=relevance)
+    ours = report.add_call(work, f"texturevlm, the same {tokens} tokens, captured for {fixed.budget}", reading)
+    reading = partial(our_first_token, fixed, image, QUESTION, relevance="scout")
+    report.add_call(work, f"texturevlm, asked: scout, {ALLOCATOR}; tower and prefill captured", reading)
+    reading = captured_first_token(report, fixed, image, QUESTION, partial(prompt_ids, adapter, fixed.budget))
+    bar = None if report.quick else QUESTION_BAR
+    return Resized(
+        theirs, ours, report.add_call(work, f"texturevlm, asked: scout, {ALLOCATOR}, all captured", reading, bar=bar)
+    )
+
+
+def resized_inputs(fixed: FixedBudget, size: tuple[int, int]) -> dict[str, Tensor]:
+    """What transformers' processor makes of a page of this size when `max_pixels` is our budget."""
+    adapter = fixed.adapter
+    found = their_processor(adapter, fixed.budget * adapter.side**2)(to_pil(page(1, *size)), return_tensors="pt")
+    rows = found["pixel_values"].to(fixed.device, adapter.tower.dtype)
+    return their_inputs(adapter, rows, found["image_grid_thw"].to(fixed.device))
+
+
+def gain_note(size: tuple[int, int], full: float, resized: Resized) -> str:
+    """What part of the gain over the full grid is fewer tokens, and what part is capture."""
+    fewer, capture, asking = full / resized.theirs, resized.theirs / resized.ours, resized.asked - resized.ours
+    return (
+        f"{first_token_of(size)}: the same resize, captured, is {full / resized.ours:.1f} × faster than transformers "
+        f"with all tokens: {fewer:.1f} × by fewer tokens (resized, both eager), {capture:.1f} × by capture (ours "
+        f"against the same resize, eager). To choose by a question takes {abs(asking) / 1e3:.2f} ms "
+        f"{'more' if asking > 0 else 'less'} than to resize, whose choice is not captured.  "
+    )
+
+
+def add_compiled(report: Report, fixed: FixedBudget, sizes: list[tuple[int, int]]) -> None:
+    """transformers' resized rows under torch.compile, or why not."""
+    ends = time.perf_counter() + COMPILE_SECONDS
+    for size in sizes:
+        work, by = first_token_of(size), "transformers, resized, torch.compile and static cache"
+        if report.quick:
+            report.add_missing(work, by, "not compiled in a quick run")
+            continue
+        begun = time.perf_counter()
+        try:
+            with unhooked(fixed.adapter):
+                with _time_limit(ends - begun):
+                    reading = compiled_first_token(fixed.adapter, resized_inputs(fixed, size))
+                    reading()
+                took = time.perf_counter() - begun
+                report.add_call(work, f"{by}, compiled in {took:.0f} s", reading)
+        except Exception as error:  # a missing compiler shows as many kinds of error; the table says which
+            late = time.perf_counter() >= ends
+            report.add_missing(work, by, f"not compiled within {COMPILE_SECONDS:.0f} s" if late else error)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread when the time is over."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError("the time is over")
+
+    if seconds <= 0:
+        over()
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

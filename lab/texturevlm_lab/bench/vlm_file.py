@@ -1,8 +1,4 @@
-"""What a user gets from `load_vlm(…).ask(path, question)`: a JPEG on disk, the first call, and the calls after it.
-
-The tokenizer is made here, because none can be downloaded: words of no meaning under Qwen3-VL's ids, and a chat
-template that makes a prompt of PROMPT_WORDS tokens beside the image's.
-"""
+"""What a user gets from `load_vlm(…).ask(path, question)`: a JPEG on disk, the first call, and the calls after it."""
 
 from __future__ import annotations
 
@@ -14,62 +10,20 @@ from PIL import Image
 
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
-from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work, waited
-from texturevlm_lab.bench.vlm_rows import chosen
-from texturevlm_lab.bench.vlm_same import QUESTION
-from texturevlm_lab.bench.vlm_theirs import their_processor
+from texturevlm_lab.bench.vlm_model import QUESTION, chosen
 
 FILE_BAR = 1.25  # times the decoding of the file and the path from an image on the device
 ANSWER = 17  # tokens
 QUALITY = 90
-TEMPLATE = (
-    "<|im_start|> system You are a helpful assistant . Read the page and answer the question with the words that are "
-    "on it , and with no others . If the page does not say , answer that it does not say . <|im_end|> "
-    "<|im_start|> user "
-    "{% for part in messages[0].content %}{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
-    " {{ part.text }} {% endif %}{% endfor %}<|im_end|> <|im_start|> assistant : "
-)
-
-
-def asked_model(adapter: QwenAdapter, budget: int) -> VLM:
-    """The model as `load_vlm` gives it; relevance `auto` is the scout unless RapidOCR is installed, so it is named."""
-    processor = PlainProcessor(made_tokenizer(adapter.config), their_processor(adapter))
-    return VLM(adapter.model, processor, budget=budget, relevance="scout")
-
-
-def made_tokenizer(config: Any) -> Any:
-    """A word for every id, the special ones in their places."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    special = {
-        "<|im_start|>": config.vision_start_token_id - 8,
-        "<|im_end|>": config.vision_start_token_id - 7,
-        "<|vision_start|>": config.vision_start_token_id,
-        "<|vision_end|>": config.vision_end_token_id,
-        "<|image_pad|>": config.image_token_id,
-        "<|video_pad|>": config.video_token_id,
-    }
-    named = {index: word for word, index in special.items()} | {0: "<unk>"}
-    vocabulary = {named.get(index, f"word{index}"): index for index in range(config.text_config.vocab_size)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="<unk>", pad_token="<unk>", additional_special_tokens=list(special)
-    )
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
 
 
 def write_page(folder: Path, size: tuple[int, int]) -> Path:
@@ -126,7 +80,7 @@ def stages(vlm: VLM, fixed: FixedBudget, file: Path) -> dict[str, Work]:
     texture = opened.mipmapped()
     finding = partial(find_relevance, texture, QUESTION, patch=fixed.adapter.side, relevance="scout")
     relevance = finding()
-    allocation = chosen(fixed, texture, ALLOCATOR, relevance)
+    allocation = chosen(fixed, texture, relevance=relevance)
     patches = sample(texture, allocation)
     prompt: Any = conversation_about(1, QUESTION, vlm.adapter.marks)
     wording = partial(vlm.adapter.spell, prompt, [], [vlm.adapter.image_filling(fixed.budget)])
@@ -134,7 +88,7 @@ def stages(vlm: VLM, fixed: FixedBudget, file: Path) -> dict[str, Work]:
         "open: read, decode, to the device": partial(Texture.open, file, device=vlm.device),
         "mips": opened.mipmapped,
         "relevance: scout": finding,
-        f"allocation: {ALLOCATOR}": partial(chosen, fixed, texture, ALLOCATOR, relevance),
+        f"allocation: {ALLOCATOR}": partial(chosen, fixed, texture, relevance=relevance),
         "sampling": partial(sample, texture, allocation),
         "tower": partial(fixed.encode_patches, patches),
         "words of the prompt": wording,

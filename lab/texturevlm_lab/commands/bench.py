@@ -1,12 +1,11 @@
 """texturevlm bench: measure speed, with baselines measured in the same run."""
 
 import argparse
-import importlib
 from pathlib import Path
 
 from texturevlm.commands import arguments
 
-# lab/texturevlm_lab/bench/NAME.py has bench_NAME.
+# lab/texturevlm_lab/bench/NAME.py has TITLE and bench(report).
 BENCHMARKS = (
     "engine",
     "channels",
@@ -38,12 +37,9 @@ def _bench(options: argparse.Namespace) -> int:
         raise ValueError(f"--json must be in a folder that exists, got {options.json}")
     if options.json is not None and options.json.suffix == ".md":
         raise ValueError(f"--json must not end in .md, which is the table's name, got {options.json}")
-    from texturevlm_lab.bench.report import kept_in
+    from texturevlm_lab.bench.report import measure
 
-    device = str(arguments.device_of(options))
-    module = importlib.import_module(f"texturevlm_lab.bench.{options.what}")
-    with kept_in(options.json):
-        report = getattr(module, f"bench_{options.what}")(device, quick=options.quick)
+    report = measure(options.what, str(arguments.device_of(options)), quick=options.quick, path=options.json)
     print(report.table())
     if options.json is not None:
         report.save(options.json)

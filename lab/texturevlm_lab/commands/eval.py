@@ -4,20 +4,19 @@ With --model a model answers the questions (eval_model.py).
 """
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import PATCH
-from texturevlm_lab.commands.eval_model import (
-    ANSWER_OPTIONS,
-    add_model_options,
-    eval_model,
-    nothing_left,
-    report_skipped,
-)
-from texturevlm_lab.commands.eval_videos import eval_videos
 
 OCR = "auto"
+ANSWER_OPTIONS = (  # that mean nothing without a model
+    *("conditions", "reduce", "batch", "max_new_tokens", "suffix", "dtype", "levels", "coordinates"),
+    *("untimed", "captured", "texts"),
+)
+NAMED = 20  # entries that were skipped and are named at the end
 
 
 def add_eval(commands: arguments.Commands) -> None:
@@ -49,7 +48,36 @@ def add_eval(commands: arguments.Commands) -> None:
     parser.add_option("--pages", "DIR", "cache of the pages' words (default: in --out)", type=Path)
     parser.add_device()
     parser.add_argument("--fresh", action="store_true", help="discard the results in --out")
-    add_model_options(parser)
+    _add_model_options(parser)
+
+
+def _add_model_options(parser: arguments.Parser) -> None:
+    """The options of `eval` with a model."""
+    group = parser.add_argument_group("with a model")
+    group.add_argument("--model", metavar="ID|DIR", help="a model of the hub or a folder; it answers the questions")
+    group.add_argument("--from", dest="rows", metavar="ROWS", help="make the table of an earlier run from its rows")
+    kinds = "full, own, chosen, oracle, question, page, blank, text (default: all)"
+    group.add_argument("--conditions", metavar="C,D", type=arguments.names, help=kinds)
+    reductions = (
+        "visionzip, fastv … or all: twice the budget is chosen, and the model reduces it to the budget (docs/rivals.md)"
+    )
+    group.add_argument("--reduce", metavar="M,N", type=arguments.names, help=reductions)
+    group.add_argument("--batch", metavar="N", type=arguments.count, help="questions per batch (default: 16)")
+    group.add_argument(
+        "--max-new-tokens", metavar="N", type=arguments.count, help="of an answer (default: 64; 160 for a reader)"
+    )
+    suffix = (
+        "text behind every question (default: Answer the question using a single word or phrase.; none for a reader)"
+    )
+    group.add_argument("--suffix", metavar="TEXT", help=suffix)
+    group.add_argument("--dtype", metavar="T", help="of the model: bfloat16, float32 … (default: the checkpoint's)")
+    turned = "angle of the text of pages in degrees, or auto: for the conditions chosen and question (default: 0)"
+    group.add_argument("--turn", metavar="A", type=arguments.angle_or_auto, help=turned)
+    group.add_argument("--levels", help="joint, apart or causal: how the vision tower sees tokens of several scales")
+    group.add_argument("--coordinates", help="fine or native: the positions of tokens in the vision tower")
+    group.add_argument("--untimed", action="store_true", help="do not time the first tokens")
+    group.add_argument("--captured", action="store_true", help="decode answers from CUDA graphs (Qwen)")
+    group.add_argument("--texts", metavar="FILE", type=Path, help="write the answers as text, for your own eyes")
 
 
 def _eval(options: argparse.Namespace) -> int:
@@ -62,11 +90,12 @@ def _eval(options: argparse.Namespace) -> int:
         raise ValueError(
             f"--turn is for pages that a --model is asked about, got it {'for videos' if videos else 'alone'}"
         )
-    if videos:
-        return eval_videos(options.data[0], options.data[1], options)
-    _check_use(options)
-    if options.model is not None or options.rows is not None:
-        return eval_model(options)
+    if not videos:
+        _check_use(options)
+    if videos or options.model is not None or options.rows is not None:
+        from texturevlm_lab.commands.eval_model import eval_model, eval_videos
+
+        return eval_videos(options) if videos else eval_model(options)
     if len(options.data) != 1 or options.out is None:
         raise ValueError(f"DATA and --out must be given, got {len(options.data)} × DATA and --out {options.out}")
     return _legibility(options, Path(options.data[0]))
@@ -100,7 +129,7 @@ def _legibility(options: argparse.Namespace, folder: Path) -> int:
     try:
         data = load_data(folder, split=split, located=located, **common)
     except NothingLeft as error:
-        return nothing_left(error)
+        return nothing_left(str(error), error.skipped)
     report_skipped(data.skipped)
     notes = [
         f"Command: `{_command(options)}`.",
@@ -133,3 +162,19 @@ def _command(options: argparse.Namespace) -> str:
     words = [f"--{name} {','.join(map(str, value)) or repr('')}" for name, value in lists.items() if value is not None]
     words += [f"--{name} {getattr(options, name)}" for name in ("patch", "split", "limit") if getattr(options, name)]
     return " ".join(["texturevlm eval DATA --out DIR", *words])
+
+
+def nothing_left(message: str, skipped: Sequence[str]) -> int:
+    """Name the broken entries; the status."""
+    report_skipped(skipped)
+    print(f"texturevlm eval: {message.removeprefix('load_data: ')}", file=sys.stderr)
+    return 1
+
+
+def report_skipped(skipped: Sequence[str]) -> None:
+    for what in skipped[:NAMED]:
+        print(f"skipped {what}", file=sys.stderr)
+    if len(skipped) > NAMED:
+        print(f"skipped {len(skipped) - NAMED} more", file=sys.stderr)
+    if skipped:
+        print(f"{len(skipped)} skipped in all", file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import Any
 
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm_lab.evaluate.conditions import Condition
+from texturevlm_lab.evaluate.results import different
 
 VERSION = 1
 DIGITS = 4  # of a score and a likelihood in the file
@@ -21,7 +22,7 @@ DIGITS = 4  # of a score and a likelihood in the file
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One answer.
+    """The score of an answer, and what it took.
 
     score:      by the data set's metric, 0 to 1
     likelihood: mean log-probability per token of the true answer
@@ -94,11 +95,7 @@ class AnswerRows:
             append(path, [{"answers": VERSION, "settings": settings, "questions": list(questions)}])
             return cls(path, dict(settings), list(questions))
         found = cls.read(path)
-        differing = [
-            f"{name} {found.settings.get(name)!r} there, {settings.get(name)!r} now"
-            for name in sorted({*found.settings, *settings} - {"commit"})  # the code has a digest
-            if found.settings.get(name) != settings.get(name)
-        ]
+        differing = different(found.settings, settings | {"commit": found.settings.get("commit")})  # code has a digest
         if found.questions != list(questions):
             differing.append(f"{len(found.questions)} other questions there, {len(questions)} now")
         if differing:

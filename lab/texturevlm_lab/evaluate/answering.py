@@ -17,13 +17,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.ask.prompted import (
-    Prompted,
-    chosen_prompt,
-    generated,
-    log_likelihoods,
-    own_prompt,
-)
+from texturevlm.ask.prompted import Prompted, chosen_prompt, generated, log_likelihoods, own_prompt
 from texturevlm.journal import append
 from texturevlm.progress import Progress
 from texturevlm.vlm import Adapter, ModelHook, own_grid
@@ -77,6 +71,8 @@ class Asking:
     failed: list[str] = field(default_factory=list)  # what could not be asked
     fits: dict[Condition, int] = field(default_factory=dict)  # the largest batch that the memory held, if not all
     warm: set[Condition] = field(default_factory=set)
+    samples: Sequence[Sample] = ()
+    others: Sequence[int] = ()  # of `other_pages`
 
     @cached_property
     def _nothing(self) -> set[str]:
@@ -87,52 +83,46 @@ class Asking:
         """Ask what the rows do not have yet."""
         if self.texts is not None and not self.rows.rows:
             self.texts.unlink(missing_ok=True)  # of another run
-        others = other_pages(samples)
-        asked = [(one, n) for one in wanted for n in range(len(samples)) if suits(one, n, samples, others)]
-        total, done = len(asked), sum(self.rows.has(*pair) for pair in asked)
-        progress = Progress(total, "answers", done=done)
-        blocks = [range(first, min(first + self.batch, len(samples))) for first in range(0, len(samples), self.batch)]
-        todo = [
-            (block, left)
-            for block in blocks
-            if (left := {one: self._left(one, block, samples, others) for one in wanted}) and any(left.values())
-        ]
+        self.samples, self.others = samples, other_pages(samples)
+        numbers = range(len(samples))
+        asked = [(one, n) for one in wanted for n in numbers if suits(one, n, samples, self.others)]
+        left = [pair for pair in asked if not self.rows.has(*pair)]
+        progress = Progress(len(asked), "answers", done=len(asked) - len(left))
+        blocks: dict[int, dict[Condition, list[int]]] = {}
+        for condition, n in left:
+            blocks.setdefault(n // self.batch, {}).setdefault(condition, []).append(n)
         totals = {one: sum(row.score for row in self.rows.rows.get(one, {}).values()) for one in wanted}
-        for left, pages in self._opened(todo, samples, others):
-            for condition, numbers in left.items():
-                numbers = [n for n in numbers if samples[n].image in pages]
+        for block, pages in self._opened([blocks[number] for number in sorted(blocks)]):
+            for condition, its in block.items():
+                its = [n for n in its if samples[n].image in pages]
                 size = self.fits.get(condition, self.batch)
-                for first in range(0, len(numbers), size):
-                    part = numbers[first : first + size]
-                    found = self._answers(condition, part, samples, others, pages)
+                for first in range(0, len(its), size):
+                    part = its[first : first + size]
+                    found = self._answers(condition, part, pages)
                     self.rows.add(condition, found)
                     totals[condition] += sum(row.score for row in found.values())
                     progress.note = f"; {condition}: {totals[condition] / max(1, len(self.rows.rows[condition])):.3f}"
                     progress.step(len(part))
 
-    def _left(self, condition: Condition, block: range, samples: Sequence[Sample], others: Sequence[int]) -> list[int]:
-        return [n for n in block if suits(condition, n, samples, others) and not self.rows.has(condition, n)]
-
     def _opened(
-        self, todo: Sequence[tuple[range, dict[Condition, list[int]]]], samples: Sequence[Sample], others: Sequence[int]
+        self, blocks: Sequence[dict[Condition, list[int]]]
     ) -> Iterator[tuple[dict[Condition, list[int]], dict[Path, AskedPage]]]:
         """Each block with its pages, decoded one block ahead in threads; a page that cannot be read is left out."""
         named: set[Path] = set()
         with ThreadPoolExecutor(OPENERS) as threads:
 
-            def begin(number: int) -> dict[Path, Future[AskedPage]]:
-                _, left = todo[number]
+            def begin(block: dict[Condition, list[int]]) -> dict[Path, Future[AskedPage]]:
                 limits: dict[Path, set[tuple[str, int | None]]] = {}
-                for condition, numbers in left.items():
+                for condition, numbers in block.items():
                     for n in numbers:
-                        used = samples[others[n]] if condition.kind == PAGE else samples[n]
-                        limits.setdefault(samples[n].image, set())
+                        used = self.samples[self.others[n] if condition.kind == PAGE else n]
+                        limits.setdefault(self.samples[n].image, set())
                         limits.setdefault(used.image, set()).update(self._limits(condition, used))
                 return {path: threads.submit(self._open, path, tuple(some)) for path, some in limits.items()}
 
-            ahead = begin(0) if todo else {}
-            for number, (_, left) in enumerate(todo):
-                coming, ahead = ahead, begin(number + 1) if number + 1 < len(todo) else {}
+            ahead = begin(blocks[0]) if blocks else {}
+            for number, block in enumerate(blocks):
+                coming, ahead = ahead, begin(blocks[number + 1]) if number + 1 < len(blocks) else {}
                 pages = {}
                 for path, page in coming.items():
                     try:
@@ -141,7 +131,7 @@ class Asking:
                         if path not in named:
                             self.failed.append(str(error))
                             named.add(path)
-                yield left, pages
+                yield block, pages
 
     def _open(self, path: Path, limits: Sequence[tuple[str, int | None]]) -> AskedPage:
         page = AskedPage(path, self.adapter, self.words)
@@ -184,18 +174,16 @@ class Asking:
         if kind in OWN_INPUTS and adapter.has_own_input:
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
-            image = page.prepared.original
+            image = page.upright.original
             return chosen_prompt(adapter, question, [image], [own_grid(adapter, image)], place=self.place)
         if kind in (PAGE, BLANK):
-            allocation = page.chosen("", "resize", "none", budget)
+            placed = page.placed("", "resize", "none", budget)
         elif kind == ORACLE:
-            allocation = page.located(self._enough(sample), condition.allocator, budget)
+            placed = page.located(self._enough(sample), condition.allocator, budget)
         else:
-            page, asked = page.turned(self.turn), other.question if kind == QUESTION else sample.question
-            sampled, _ = self._hooks(condition)
-            allocation = page.chosen(asked, condition.allocator, condition.relevance, sampled)
-        image, tokens = page.prepared.texture, page.prepared.followed(allocation)
-        return chosen_prompt(adapter, question, [image], [tokens], place=self.place)
+            asked, (tokens, _) = other.question if kind == QUESTION else sample.question, self._hooks(condition)
+            placed = page.placed(asked, condition.allocator, condition.relevance, tokens, turn=self.turn)
+        return chosen_prompt(adapter, question, [placed.picture.texture], [placed.allocation], place=self.place)
 
     def _hooks(self, condition: Condition) -> tuple[int, tuple[ModelHook, ...]]:
         """Tokens that are chosen, and what reduces them to the budget."""
@@ -207,18 +195,13 @@ class Asking:
         return sample.boxes if self.together else [min(sample.boxes, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))]
 
     def _answers(
-        self,
-        condition: Condition,
-        numbers: Sequence[int],
-        samples: Sequence[Sample],
-        others: Sequence[int],
-        pages: dict[Path, AskedPage],
+        self, condition: Condition, numbers: Sequence[int], pages: dict[Path, AskedPage]
     ) -> dict[int, AnswerRow]:
         """The answers to one batch, by the numbers of the questions."""
-        prompts: dict[int, Prompted] = {}
+        samples, prompts = self.samples, dict[int, Prompted]()
         costs: dict[int, tuple[float, float | None]] = {}
         for n in numbers:
-            sample, other = samples[n], samples[others[n]]
+            sample, other = samples[n], samples[self.others[n]]
             shown = pages[sample.image], pages.get(other.image)
             try:
                 prompts[n] = self._prompt(condition, sample, other, *shown)
@@ -312,9 +295,5 @@ def other_pages(samples: Sequence[Sample]) -> list[int]:
         pages = (one for one in away if samples[one].image != sample.image)
         return next((one for one in pages if same_question or samples[one].question != sample.question), None)
 
-    found = []
-    for number in range(count):
-        chosen = other(number, same_question=False)
-        chosen = other(number, same_question=True) if chosen is None else chosen
-        found.append(number if chosen is None else chosen)
-    return found
+    both = ((other(number, same_question=same) for same in (False, True)) for number in range(count))
+    return [next((one for one in pair if one is not None), number) for number, pair in enumerate(both)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image, ImageOps
@@ -14,14 +16,15 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.ask.attended import COARSE_VIEW, attended, overview
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
-from texturevlm.placement import choose_tokens
-from texturevlm.relevance import AttentionScorer, Relevance, find_scorer, reads_question
-from texturevlm.types import Allocation
+from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
+from texturevlm.placement.placement import BY_EVIDENCE
+from texturevlm.relevance import find_scorer, reads_question
 from texturevlm.vlm import Adapter
 from texturevlm.vlm.own_input import OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)
+Found = TypeVar("Found")
 
 
 class AskedPage:
@@ -33,15 +36,16 @@ class AskedPage:
 
     def __init__(self, path: Path, adapter: Adapter, words: PageCache) -> None:
         self.path, self.adapter, self.words = path, adapter, words
-        self._own: dict[int | None, OwnInput] = {}
-        self._relevance: dict[tuple[str, str], Relevance] = {}  # for COARSE_VIEW tokens
-        self._chosen: dict[tuple[str, str, str, int], Allocation] = {}
-        self._turned: AskedPage | None = None
         self.words_ms = 0.0  # what reading its words took
+        self._found: dict[tuple[object, ...], Any] = {}
+
+    def _once(self, make: Callable[[], Found], *key: object) -> Found:
+        found: Found = self._found[key] if key in self._found else self._found.setdefault(key, make())
+        return found
 
     @cached_property
     def image(self) -> Image.Image:
-        """Upright, in colours."""
+        """The decoded page, upright and in colours."""
         try:
             with Image.open(self.path) as image:
                 image.load()
@@ -52,72 +56,64 @@ class AskedPage:
             raise ValueError(f"image {self.path} cannot be read: {error}") from None
 
     @cached_property
-    def prepared(self) -> PreparedImage:
-        """On the model's device, with its mip levels."""
-        adapter = self.adapter
-        return PreparedImage(self.image, patch=adapter.side, device=adapter.device, finer=adapter.trained.finer)
+    def upright(self) -> Picture:
+        """As it is, on the model's device, for tokens of the model."""
+        return prepare(self.image, self._how, device=self.adapter.device)
 
-    def again(self) -> AskedPage:
-        """The same decoded page, of which nothing else is known: to measure what it costs."""
+    @property
+    def _how(self) -> TokenConfig:
+        return TokenConfig(finer=self.adapter.trained.finer, patch=self.adapter.side, turn=0.0)
+
+    def again(self, image: Image.Image | None = None) -> AskedPage:
+        """The same decoded page, or another image in its place, of which nothing else is known."""
         other = AskedPage(self.path, self.adapter, self.words)
-        other.image = self.image
+        other.image = image or self.image
         return other
-
-    def turned(self, turn: float | str) -> AskedPage:
-        """The page with tokens chosen in its upright frame. turn: as for `ask`, the same at every call"""
-        if turn == 0:
-            return self
-        if self._turned is None:
-            self._turned = self.again()
-            self._turned.prepared.turn(turn)
-        return self._turned
-
-    def own(self, most: int | None) -> OwnInput:
-        """What the model's own processor makes of it, in at most so many tokens."""
-        if most not in self._own:
-            self._own[most] = self.adapter.own_input(self.image, most)
-        return self._own[most]
 
     @cached_property
     def blank(self) -> AskedPage:
         """An empty page of the same size."""
-        other = AskedPage(self.path, self.adapter, self.words)
-        other.image = Image.new("RGB", self.image.size, PAPER)
-        return other
+        return self.again(Image.new("RGB", self.image.size, PAPER))
 
-    def relevance(self, question: str, relevance: str, budget: int) -> Relevance:
-        """By the name of a scorer, or by the model itself; computed once, whatever the budgets."""
-        key = question if reads_question(relevance) else "", relevance
-        if key not in self._relevance and relevance == "model":
-            images = [self.prepared]
-            seen = overview(images, COARSE_VIEW)
-            (self._relevance[key],), _ = attended(self.adapter, images, question, seen, budget=COARSE_VIEW)
-        elif key not in self._relevance:
-            scorer = find_scorer("eval", relevance, question)
-            prepared = self.prepared.prepared
-            as_it_is = self.prepared.frame.angle == 0 and self.prepared.times == 1  # as the cache holds its words
-            if scorer.name == "words" and as_it_is and id(scorer) not in prepared.readings:
-                reading, self.words_ms = self.words.words(self.path, self.prepared.texture)
-                prepared.keep(scorer, (reading,))
-            self._relevance[key] = self.prepared.relevance(question, budget=COARSE_VIEW, relevance=scorer)
-        return self.prepared.for_budget(self._relevance[key], budget, made_for=COARSE_VIEW)
+    def own(self, most: int | None) -> OwnInput:
+        """What the model's own processor makes of it, in at most so many tokens."""
+        found: OwnInput = self._once(partial(self.adapter.own_input, self.image, most), "own", most)
+        return found
 
-    def chosen(self, question: str, allocator: str, relevance: str, budget: int) -> Allocation:
-        """The tokens for a question."""
-        key = question if reads_question(relevance) else "", allocator, relevance, budget
-        if key not in self._chosen:
-            self._chosen[key] = self._choose(self.relevance(question, relevance, budget), allocator, budget)
-        return self._chosen[key]
+    def placed(
+        self, question: str, allocator: str, relevance: str, budget: int, *, turn: float | str = 0.0
+    ) -> Placement:
+        """The tokens for a question, placed once.
 
-    def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Allocation:
+        relevance: the name of a scorer, or model
+        turn: as for `ask`
+        """
+        question = question if reads_question(relevance) else ""
+        how = replace(self._how, budget=budget, allocator=allocator, relevance=relevance, turn=turn)
+        make = self._by_model if relevance == "model" else self._by_scorer
+        return self._once(partial(make, question, how), "placed", question, allocator, relevance, budget, turn)
+
+    def located(self, boxes: Sequence[Box], allocator: str, budget: int) -> Placement:
         """The tokens of the oracle, which knows where the answer stands."""
-        cells = box_map(boxes, self.prepared.original.size, self.prepared.prepared.maps.grid)
-        relevance = self.prepared.relevance("", budget=budget, relevance=AttentionScorer(cells[None]))
-        return self._choose(relevance, allocator, budget)
+        picture = self.upright
+        cells = box_map(boxes, picture.original.size, picture.memo.maps.grid)
+        how = replace(self._how, budget=budget, allocator=allocator, relevance=BY_EVIDENCE)
+        return place_together([picture], "", how, evidence=[cells[None]])[0]
 
-    def _choose(self, relevance: Relevance, allocator: str, budget: int) -> Allocation:
-        texture, patch = self.prepared.texture, self.adapter.side
-        return choose_tokens(texture, budget=budget, patch=patch, allocator=allocator, relevance=relevance)
+    def _by_model(self, question: str, how: TokenConfig) -> Placement:
+        """The model looks at the page once, whatever the budgets."""
+        pictures = [prepare(self.upright, how)]
+        look = partial(overview, pictures, COARSE_VIEW, how)
+        pointed = self._once(lambda: attended(self.adapter, question, look()), "attended", question, how.turn)
+        return place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed)[0]
+
+    def _by_scorer(self, question: str, how: TokenConfig) -> Placement:
+        scorer, picture = find_scorer("eval", how.relevance, question), prepare(self.upright, how)
+        # The cache holds the words of the image as it is.
+        if scorer.name == "words" and picture.frame.is_whole and id(scorer) not in picture.memo.readings:
+            reading, self.words_ms = self.words.words(self.path, picture.texture)
+            picture.memo.keep(scorer, (reading,))
+        return place_together([picture], question, how)[0]
 
 
 def box_map(boxes: Sequence[Box], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:

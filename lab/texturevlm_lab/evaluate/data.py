@@ -17,8 +17,12 @@ from PIL import Image
 
 from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice, check_count
+from texturevlm.text.edits import letters_and_digits
 from texturevlm_lab.evaluate.releases import RELEASES, Entry, recognised, release_entries
 
+LENGTH, KIND = "answer length", "kind"  # strata of questions
+_LENGTHS = ((3, "1–3"), (8, "4–8"))  # letters and digits of an answer; a longer one is not read by luck
+_LONGER = "9+"
 _LISTING = "questions.jsonl"
 _SIDEWAYS = range(5, 9)  # EXIF orientations that swap height and width
 _ORIENTATION = 0x0112
@@ -256,3 +260,14 @@ def _image_size(path: Path) -> tuple[int, int]:
     except Exception as error:  # Pillow's decoders raise anything for damaged files
         raise ValueError(f"image {path} cannot be read: {error}") from None
     return (width, height) if turned else (height, width)
+
+
+def strata_of(sample: Sample) -> dict[str, str]:
+    """The name of each stratum that the sample belongs to; the shortest accepted answer counts."""
+    found = {}
+    if sample.answers:
+        letters = min(len(letters_and_digits(answer)) for answer in sample.answers)
+        found[LENGTH] = next((name for most, name in _LENGTHS if letters <= most), _LONGER)
+    if sample.kind:
+        found[KIND] = sample.kind
+    return found

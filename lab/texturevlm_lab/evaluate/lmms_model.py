@@ -15,7 +15,6 @@ from lmms_eval.api.model import lmms
 from texturevlm.ask import load_vlm
 from texturevlm.ask.messages import conversation_with, images_of, question_in, videos_of
 from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
-from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE
 
 USUAL_LENGTH = 128
 SAMPLED_BY = ("temperature", "top_p", "top_k", "num_beams")
@@ -24,10 +23,10 @@ INSTRUCTIONS = ("answer the question", "when the provided information is", "prov
 
 
 class TextureModel(lmms):  # type: ignore[misc]
-    """One process, one device.
+    """The model runs in one process, on one device.
 
     pretrained: a hub id or a folder
-    budget, allocator, relevance: as in `load_vlm`
+    budget, allocator, relevance: as in `load_vlm`; those saved with the checkpoint by default
     levels, coordinates: as in `Adapter.prepare`; the checkpoint's own by default
     options:    of `from_pretrained`, such as attn_implementation
     """
@@ -37,9 +36,9 @@ class TextureModel(lmms):  # type: ignore[misc]
     def __init__(
         self,
         pretrained: str,
-        budget: int = BUDGET,
-        allocator: str = ALLOCATOR,
-        relevance: str = RELEVANCE,
+        budget: int | None = None,
+        allocator: str | None = None,
+        relevance: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
         batch_size: int | str = 1,
@@ -54,8 +53,8 @@ class TextureModel(lmms):  # type: ignore[misc]
         self.batch_size = int(batch_size)
         given = {"levels": levels, "coordinates": coordinates}
         self.place = {name: value for name, value in given.items() if value is not None}
-        chosen: dict[str, Any] = {"budget": int(budget), "allocator": allocator, "relevance": relevance}
-        self.vlm = load_vlm(pretrained, device=device, dtype=dtype, captured=False, **chosen, **options)
+        options |= {"budget": None if budget is None else int(budget), "allocator": allocator, "relevance": relevance}
+        self.vlm = load_vlm(pretrained, device=device, dtype=dtype, captured=False, **options)
 
     @property
     def device(self) -> Any:
@@ -93,6 +92,7 @@ class TextureModel(lmms):  # type: ignore[misc]
                     self.vlm.adapter,
                     [prompts[number] for number in some],
                     place=self.place,
+                    hooks=self.vlm.config_for().hooks,
                     max_new_tokens=int(options.get("max_new_tokens") or USUAL_LENGTH),
                     **_sampling(options),
                 )
@@ -110,9 +110,9 @@ class TextureModel(lmms):  # type: ignore[misc]
             conversation = conversation_with(messages, 0, adapter.marks, apart=False)
             return chosen_prompt(adapter, conversation, [], [], place=self.place)
         session = self.vlm.prepare(images)
-        asked = session.asked(messages, question_alone(question), self.vlm.choosing(), apart=False)
-        allocations = [one.allocation for one in asked.chosen]
-        return chosen_prompt(adapter, asked.prompt, asked.textures, allocations, place=self.place)
+        request = session.request(messages, question_alone(question), self.vlm.config_for(), apart=False)
+        allocations = [placed.allocation for placed in request.placements]
+        return chosen_prompt(adapter, request.prompt, request.textures, allocations, place=self.place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """lmms-eval gives messages to generation alone."""

@@ -108,7 +108,7 @@ def _docvqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]
 
 @_each("data")
 def _infovqa(entry: Any, number: int, path: Path, folder: Path) -> dict[str, Any]:
-    """infographicsvqa_images/ beside the questions."""
+    """The images lie in infographicsvqa_images/ beside the questions."""
     name = Path(entry["image_local_name"]).name
     folders = [parent / stem for stem in ("infographicsvqa_images", "images") for parent in (path.parent, folder)]
     return _row(entry["questionId"], _image(name, *folders), entry["question"], entry.get("answers", []))

@@ -177,7 +177,7 @@ def _strata(results: Results) -> list[str]:
 
 
 def _described(own: Configuration) -> tuple[object, ...]:
-    """The cells of _CONFIGURATION."""
+    """The first cells of a row, under the heads of _CONFIGURATION."""
     return own.allocator, own.relevance or "–", _ASKED[own.asked], own.budget or "–"
 
 

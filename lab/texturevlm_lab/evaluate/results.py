@@ -27,7 +27,7 @@ class Configuration:
 
     @property
     def method(self) -> str:
-        """Allocator and relevance."""
+        """The allocator and the relevance in words, without the budget."""
         return f"{self.allocator}, {self.relevance}" if self.relevance else self.allocator
 
 
@@ -41,7 +41,7 @@ class ResultRow:
     ms_page: of work done once per page, which its first question pays in addition: reading its words
     mb:      peak memory above what was held before
     read:    what each OCR engine read, one text per box
-    strata:  of the sample, by name (strata.py)
+    strata:  of the sample, by name (`strata_of`)
     """
 
     sample: str
@@ -75,11 +75,7 @@ class Results:
             return cls(path, settings)
         found = known[0] if isinstance(known[0], dict) else {}
         if found != settings:
-            differing = ", ".join(
-                f"{name} {found.get(name)!r} there, {settings.get(name)!r} now"
-                for name in sorted({*found, *settings})
-                if found.get(name) != settings.get(name)
-            )
+            differing = ", ".join(different(found, settings))
             raise ValueError(
                 f"evaluate: {path} must hold results of the same settings, got {differing} "
                 "(use another folder, or --fresh to start over)"
@@ -95,6 +91,12 @@ class Results:
     def add(self, rows: list[ResultRow]) -> None:
         append(self.path, (asdict(row) for row in rows))
         self.rows.update(((row.sample, row.configuration), row) for row in rows)
+
+
+def different(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The settings in which a file and a run differ, in words."""
+    names = sorted(name for name in {*there, *now} if there.get(name) != now.get(name))
+    return [f"{name} {there.get(name)!r} there, {now.get(name)!r} now" for name in names]
 
 
 def _parsed(line: dict[str, Any]) -> ResultRow | dict[str, Any]:

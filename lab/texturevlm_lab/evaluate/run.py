@@ -20,13 +20,12 @@ from texturevlm.relevance import SCORERS, Prepared, Relevance, find_scorer, prep
 from texturevlm.scout import Spots
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate import results as runs
-from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.data import Sample, strata_of
 from texturevlm_lab.evaluate.metrics import METRICS, Case, Delivered, suited
 from texturevlm_lab.evaluate.ocr import OcrEngine, cached_engines, open_engines
 from texturevlm_lab.evaluate.page_cache import PageCache, costed
 from texturevlm_lab.evaluate.provenance import code_digest
 from texturevlm_lab.evaluate.results import Configuration, ResultRow, Results
-from texturevlm_lab.evaluate.strata import strata_of
 
 CONTROLS = (runs.OTHER, runs.NONE)
 BUDGETS = (32, 64, 96, 128, 192, 273, 512)

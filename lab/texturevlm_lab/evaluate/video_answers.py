@@ -14,6 +14,7 @@ from texturevlm.check import check_choice
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm.video import Frame, FrameSource, open_video
+from texturevlm_lab.evaluate.markdown import markdown_table
 from texturevlm_lab.evaluate.video_baselines import VIDEO_BASELINES, BaselineSession
 from texturevlm_lab.evaluate.video_data import VideoQuestion
 
@@ -108,16 +109,15 @@ def _answered(model: Any, question: VideoQuestion, condition: str, budget: int, 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
     """A table of accuracy with its 95% interval, one row per condition and budget, and one column per task."""
     tasks = sorted({row["task"] for row in rows if row["task"]})
-    head = ["shown", "budget", "n", "accuracy", "tokens", *tasks]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines = []
     keys = sorted({(CONDITIONS.index(row["condition"]), row["budget"]) for row in rows})
     for index, budget in keys:
         own = [row for row in rows if row["condition"] == CONDITIONS[index] and row["budget"] == budget]
         parts = [[row for row in own if row["task"] == task] for task in tasks]
         cells = [CONDITIONS[index], str(budget), str(len(own)), _share(own)]
         cells += [f"{sum(row['tokens'] for row in own) / len(own):.0f}", *(_share(part) for part in parts)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(("shown", "budget", "n", "accuracy", "tokens", *tasks), lines)
 
 
 def _share(rows: Sequence[dict[str, Any]]) -> str:

@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.ask.config import AskConfig
 from texturevlm.ask.videos import VideoSession
+from texturevlm.frame import Frame
+from texturevlm.placement import Picture, Placement
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
@@ -101,12 +104,18 @@ class BaselineSession(VideoSession):
         self.name = name
         super().__init__(*args)
 
-    def read(self, source: FrameSource, together: int) -> None:
+    def keep(self, source: FrameSource, together: int) -> None:
         self.source, self.together = source, together
         self.seconds = 0.0
 
-    def shown(self, question: str, how: Any, seen: Any = None) -> list[MomentTokens]:
-        """seen: what an earlier look showed; a baseline has one look and gets none"""
-        tokens, choose = VIDEO_BASELINES[self.name]
-        moments = spread_moments(self.source, max(1, how.budget // tokens), self.together)
-        return choose(moments, how.budget, self.model.adapter.side, self.model.device)
+    def placements(self, question: str, how: AskConfig, attention: Any = None) -> list[Placement]:
+        """attention: to an earlier look; a baseline has one look and gets none"""
+        (tokens, choose), budget, side = VIDEO_BASELINES[self.name], how.tokens.budget, self.model.adapter.side
+        self.moments = spread_moments(self.source, max(1, budget // tokens), self.together)
+        self.shown = choose(self.moments, budget, side, self.model.device)
+        size = self.moments[0].frames.shape[2], self.moments[0].frames.shape[3]
+        pictures = {
+            moment.time: Picture.of_frame(moment.frames[:1], moment.frames[:1], Frame(size, size), side)
+            for moment in self.moments
+        }
+        return [Placement(pictures[shown.time], shown.allocation, shown.relevance) for shown in self.shown]

@@ -35,7 +35,7 @@ from texturevlm.codebook import (
 from texturevlm.codebook.fit import HELD
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import BUDGET
-from texturevlm.vlm import stored_features
+from texturevlm.vlm import StoredFeatures
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -140,9 +140,8 @@ def _views(vlm: VLM, pages: Sequence[Sequence[Sample]], questions: int) -> Itera
 
 def _prompt(vlm: VLM, session: Any, question: str) -> Prompted:
     relevance = "scout" if question else "prior"
-    (chosen,) = session.chosen(question, vlm.choosing(budget=BUDGET, relevance=relevance))
-    (image,) = session.images
-    return chosen_prompt(vlm.adapter, question, [image.texture], [image.followed(chosen.allocation)])
+    (placement,) = session.choose(question, budget=BUDGET, relevance=relevance)
+    return chosen_prompt(vlm.adapter, question, [placement.picture.texture], [placement.allocation])
 
 
 def _asked(vlm: VLM, session: Any, sample: Sample) -> Asked:
@@ -184,7 +183,7 @@ def _answers(vlm: VLM, prompts: Sequence[Asked], book: Codebook | None, own: int
     for first in range(0, len(prompts), BATCH):
         some = prompts[first : first + BATCH]
         rows = [part for one in some for part in _rows(one, book, own)]
-        with vlm.adapter.lock, stored_features(vlm.adapter, split_features(vlm.adapter, rows)):
+        with vlm.adapter.lock, StoredFeatures(split_features(vlm.adapter, rows)).run(vlm.adapter):
             found += generated(vlm.adapter, [one.prompt for one in some], max_new_tokens=LENGTH)
     return found
 

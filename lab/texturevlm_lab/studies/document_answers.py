@@ -20,14 +20,20 @@ from typing import Any
 
 import torch
 
+from texturevlm.allocate import ALLOCATORS
+from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.messages import conversation_with
+from texturevlm.ask.request import Request
 from texturevlm.commands.arguments import counts
-from texturevlm.pages import Pages, open_pages
+from texturevlm.defaults import ALLOCATOR
+from texturevlm.pages import open_pages
 from texturevlm.pages.choose import FINE_PIXELS
+from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
+from texturevlm.placement import Picture, Placement, TokenConfig
 from texturevlm.progress import Progress
-from texturevlm.relevance import Relevance, find_relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
@@ -51,7 +57,7 @@ QUESTIONS = 25  # of a file
 LENGTH = 32  # tokens of an answer at most
 AT_ONCE = 4  # questions whose pages are held
 BASELINE = "1 page, together"
-PageOpener = Callable[[int], tuple[Texture, Relevance]]  # a page in fine pixels, with its relevance to a question
+PageOpener = Callable[[int], tuple[Picture, Relevance]]  # a page in fine pixels, with its relevance to a question
 
 
 @dataclass(frozen=True)
@@ -72,19 +78,28 @@ class Prompt:
     way: str
     pages: list[int]
     worth: float
-    asked: Asked
+    asked: Request
 
 
 def prompts_for(vlm: VLM, text: str, sights: Sequence[PageSight], open_page: PageOpener, budget: int) -> list[Prompt]:
     """The prompts of a question, by how many pages are seen finely."""
-    items, found = [Item(sight.worth, partial(open_page, index)) for index, sight in enumerate(sights)], []
+
+    def texture_and_relevance(index: int) -> tuple[Texture, Relevance]:
+        picture, relevance = open_page(index)
+        return picture.texture, relevance
+
+    items, found = [Item(partial(texture_and_relevance, index), sight.worth) for index, sight in enumerate(sights)], []
     for fine in FINE:
-        parts = traverse(items, budget=budget, most=fine, patch=vlm.adapter.side)
-        said = conversation_with(text, len(parts), vlm.adapter.marks, apart=True)
-        chosen = [Chosen(one.allocation, one.relevance) for one in parts]
-        asked = Asked(said, [one.texture for one in parts], chosen, budget)
-        way, worth = f"{fine} page{'s' if fine > 1 else ''}, together", sum(sights[one.index].worth for one in parts)
-        found.append(Prompt(way, [one.index + 1 for one in parts], worth, asked))
+        placements = {}
+        for index, share in enumerate(spend(items, budget=budget, most=fine, patch=vlm.adapter.side)):
+            if share:
+                picture, relevance = open_page(index)
+                tokens = ALLOCATORS[ALLOCATOR](picture.texture, relevance, budget=share, patch=vlm.adapter.side)
+                placements[index] = Placement(picture, tokens, relevance)
+        said = conversation_with(text, len(placements), vlm.adapter.marks, apart=True)
+        way, worth = f"{fine} page{'s' if fine > 1 else ''}, together", sum(sights[index].worth for index in placements)
+        asked = Request(said, list(placements.values()), budget)
+        found.append(Prompt(way, [index + 1 for index in placements], worth, asked))
     return found
 
 
@@ -112,21 +127,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 break
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
-            rows += _file(vlm, file, open_pages(path), options, end, progress)
+            rows += _file(vlm, file, PagePictures(open_pages(path)), options, end, progress)
     return {"rows": rows, "files": len(files), "model": options.model, "device": str(vlm.device)}
 
 
 def _file(
-    vlm: VLM, file: Sequence[Sample], pages: Pages, options: argparse.Namespace, end: float, progress: Progress
+    vlm: VLM, file: Sequence[Sample], pages: PagePictures, options: argparse.Namespace, end: float, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """A row per question and budget: what each way says. end: when nothing new begins"""
 
-    def opened(question: str, index: int) -> tuple[Texture, Relevance]:
-        texture = pages.texture(index, FINE_PIXELS, vlm.device).mipmapped()
-        return texture, find_relevance(texture, question, patch=vlm.adapter.side, relevance="scout")
+    how = TokenConfig(patch=vlm.adapter.side, turn=0.0)
+
+    def opened(question: str, index: int) -> tuple[Picture, Relevance]:
+        picture = pages.picture(index, FINE_PIXELS, how, vlm.device)
+        return picture, picture.memo.find(question, scorer="scout")
 
     texts = [sample.question for sample in file[: options.limit or QUESTIONS]]
-    sights = scouted(pages, texts, patch=vlm.adapter.side, device=vlm.device)
+    sights = scouted(pages, texts, how=how, device=vlm.device)
     for first in range(0, len(texts), AT_ONCE):
         if time.monotonic() > end:
             return

@@ -12,7 +12,7 @@ import argparse
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from PIL import Image
 
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.value import delivered_scale
-from texturevlm.defaults import ALLOCATOR, BUDGET, FINE_PAGES, PATCH
-from texturevlm.pages import Pages, PageTokens, open_pages
+from texturevlm.defaults import BUDGET, FINE_PAGES, PATCH
+from texturevlm.pages import PageTokens, open_pages
 from texturevlm.pages.choose import page_tokens
+from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import PageSight, scouted
+from texturevlm.placement import TokenConfig
 from texturevlm.relevance import find_scorer
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -36,6 +38,7 @@ from texturevlm_lab.studies.study import SPLIT, each, option, provenance, study_
 PAGES = 50
 DPI = 100  # of the bound pages, which are half of 200
 CPU = torch.device("cpu")
+HOW = TokenConfig(patch=PATCH, turn=0.0)
 OURS, BLIND = "the question's words", "question-blind"
 
 
@@ -68,9 +71,9 @@ def write_pdf(samples: Sequence[Sample], path: Path) -> None:
     first.save(path, save_all=True, append_images=others, resolution=DPI, quality=95)
 
 
-def measure(file: Sequence[Sample], pages: Pages, tokens: int, traversed: int) -> list[Asked]:
+def measure(file: Sequence[Sample], pages: PagePictures, tokens: int, traversed: int) -> list[Asked]:
     """The questions of one file."""
-    sights = scouted(pages, ["", *(sample.question for sample in file)], patch=PATCH, device=CPU)
+    sights = scouted(pages, ["", *(sample.question for sample in file)], how=HOW, device=CPU)
     blind, found = sights[0], []
     for number, (sample, own) in enumerate(zip(file, sights[1:])):
         seen = {OURS: float(number in best(own)), BLIND: float(number in best(blind))}
@@ -88,9 +91,9 @@ def best(sights: Sequence[PageSight]) -> list[int]:
     return sorted(range(len(sights)), key=lambda index: -sights[index].worth)[:FINE_PAGES]
 
 
-def traversed_pages(pages: Pages, sights: Sequence[PageSight], question: str, tokens: int) -> list[PageTokens]:
-    how: Any = {"budget": tokens, "patch": PATCH, "allocator": ALLOCATOR, "fine_pages": FINE_PAGES, "device": CPU}
-    return page_tokens(pages, sights, question, find_scorer("documents", "scout", question), **how)
+def traversed_pages(pages: PagePictures, sights: Sequence[PageSight], question: str, tokens: int) -> list[PageTokens]:
+    how = replace(HOW, budget=tokens, relevance=find_scorer("documents", "scout", question))
+    return page_tokens(pages, sights, question, how, fine_pages=FINE_PAGES, device=CPU)
 
 
 def ways(
@@ -129,7 +132,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         for number, file in enumerate(each(files, "files")):
             path = Path(folder) / f"{number}.pdf"
             write_pdf(file, path)
-            asked += measure(file, open_pages(path), options.tokens, options.traversed)
+            asked += measure(file, PagePictures(open_pages(path)), options.tokens, options.traversed)
     return {
         "split": options.split,
         "files": [len(file) for file in files],

@@ -35,7 +35,10 @@ TUNED = 60  # pages of an even selection, which the settings of `dag` were chose
 PAGES = 48
 BASELINE = "dag"
 WAYS = {name: ALLOCATORS[name] for name in (BASELINE, "quadtree", "layers")}
-CLUSTER_TREE = " `cluster_tree` is a tree in which a cluster is cut only inside its parent (lab/texturevlm_lab/studies/cluster_tree.py)."
+CLUSTER_TREE = (
+    " `cluster_tree` is a tree in which a cluster is cut only inside its parent "
+    "(lab/texturevlm_lab/studies/cluster_tree.py)."
+)
 MEASURES = ("value", "legibility", "cracks", "holes")
 
 

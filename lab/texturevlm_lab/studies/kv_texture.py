@@ -22,8 +22,7 @@ from texturevlm.ops import DeviceTexture, lookup, mipmap
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.key_value_texture import KeyValueLevel, KeyValueTexture, block_means
-from texturevlm_lab.bench.attention_error import dense_attention, relative_error
-from texturevlm_lab.bench.attention_trained import Layers, attention_inputs
+from texturevlm_lab.bench.attention_error import Layers, attention_inputs, dense_attention, relative_error
 from texturevlm_lab.bench.timing import Work, device_warm
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.studies.study import MODEL, provenance, study_main
@@ -41,7 +40,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise FileNotFoundError(f"DATA must hold invoice.png, got {options.data}")
     model = load_vlm(options.model)
     layers = attention_inputs(model, page)
-    grid = model.adapter.grid_for(model.prepare(page).images[0].texture.size)
+    grid = model.adapter.grid_for(model.prepare(page).pictures[0].texture.size)
     rows = errors(layers, grid, int(layers.visual.min()), options.limit)
     return {"model": options.model, "tokens": list(grid), "rows": rows, "times": times()}
 

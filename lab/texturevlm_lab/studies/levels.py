@@ -36,10 +36,10 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
     for levels in LEVELS:
         one = session.ask(sample.question, levels=levels, **how)
         two = session.ask(sample.question, levels=levels, looks="auto", sure=NEVER, **how)
-        both = two.chosen[0].allocation
+        both = two.placements[0].upright
 
         def same_tokens(texture: Texture, *_: Any, both: Allocation = both, **__: Any) -> Allocation:
-            return both.scaled_to(texture.size)  # a small page is enlarged, `both` is in its own pixels
+            return both
 
         wide = {**how, "budget": both.budget, "allocator": same_tokens}
         again = session.ask(sample.question, levels=levels, **wide)

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from texturevlm.ask import VLM, Answer
-from texturevlm.ask.session import FIRST_LOOK
+from texturevlm.ask import VLM
+from texturevlm.ask.attended import FIRST_LOOK
 from texturevlm.journal import read_journal
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
@@ -30,10 +30,6 @@ MOST = 256  # tokens of an answer
 NEVER = 1.0  # a chance that no answer reaches: always two looks
 
 
-def tokens_of(answer: Answer) -> int:
-    return sum(int(one.allocation.valid.sum()) for one in answer.chosen)
-
-
 def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     """ANLS and tokens of both looks and of fixed budgets, and the confidence in the first."""
     how: Any = {"relevance": options.relevance, "return_details": True, "max_new_tokens": MOST}
@@ -42,7 +38,7 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
     found = {"chance": one.confidence, "looks": two.looks, "fixed": {}, "tokens": {}, "seconds": {}}
     for name, answer in (("first", one), ("second", two)):
         found[name] = anls(answer.text, sample.answers)
-        found["tokens"][name] = tokens_of(answer)
+        found["tokens"][name] = answer.visual_tokens
         found["seconds"][name] = sum(answer.seconds.values())  # its stages follow one another
     found["features"] = None if one.features is None else astuple(one.features)
     for fixed in (options.budget // 2, options.budget):
@@ -50,7 +46,7 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
         answer = model.ask(sample.image, sample.question, budget=fixed, **how)
         found["seconds"][str(fixed)] = time.perf_counter() - started
         found["fixed"][str(fixed)] = anls(answer.text, sample.answers)
-        found["tokens"][str(fixed)] = tokens_of(answer)
+        found["tokens"][str(fixed)] = answer.visual_tokens
     return found
 
 

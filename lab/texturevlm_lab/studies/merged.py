@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from texturevlm.allocate.value import cracks, delivered_scale
+from texturevlm.allocate.value import delivered_scale
 from texturevlm.ask import VLM
-from texturevlm.types import Texture
+from texturevlm.placement import Placement
+from texturevlm.relevance import Relevance
+from texturevlm.types import Allocation, Texture
+from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.rivals.hooks.merge import child_shares
+from texturevlm_lab.rivals.hooks.merged import merged_pixels
 from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
 from texturevlm_lab.studies.study import lead, provenance, study_main
 
@@ -43,28 +47,30 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
         if way == "dag, all merged":
             maps = replace(maps, legible_scale=torch.zeros_like(maps.legible_scale))
         shares = child_shares(chosen.allocation, maps, model.adapter.merge) if "merged" in way else None
-        text = answer(model, sample.question, session.images[0].original, replace(chosen, shares=shares))
+        texture = chosen.picture.texture
+        pixels = None if shares is None else merged_pixels(texture, chosen.allocation, shares)
+        text = answer(model, sample.question, texture, replace(chosen, pixels=pixels))
         tokens = int(chosen.allocation.valid.sum())
         parents = 0 if shares is None else int((shares.flatten(2).sum(-1) > 0).sum())
-        torn, holes = seams(chosen)
+        torn, holes = seams(chosen.allocation, maps)
         score = anls(text, sample.answers)
         found[way] = {"anls": score, "tokens": tokens, "merged": parents, "cracks": torn, "holes": holes}
     return found
 
 
-def answer(model: VLM, question: str, texture: Texture, chosen: Chosen) -> str:
+def answer(model: VLM, question: str, texture: Texture, chosen: Placement) -> str:
     """What the model says to chosen tokens."""
     with torch.no_grad():
         ids = model.adapter.generate(
-            question, texture, chosen.allocation, shares=chosen.shares, do_sample=False, max_new_tokens=MOST
+            question, texture, chosen.allocation, pixels=chosen.pixels, do_sample=False, max_new_tokens=MOST
         )
     return model.adapter.decode(ids)[0].strip()
 
 
-def seams(chosen: Chosen) -> tuple[float, float]:
+def seams(allocation: Allocation, relevance: Relevance) -> tuple[float, float]:
     """The share of neighbouring inked cells with a crack between them, and of inked cells that no token covers."""
-    scale = delivered_scale(chosen.allocation, chosen.relevance.grid)[0].cpu().numpy()
-    ink = chosen.relevance.ink[0].cpu().numpy()
+    scale = delivered_scale(allocation, relevance.grid)[0].cpu().numpy()
+    ink = relevance.ink[0].cpu().numpy()
     shown = ink & np.isfinite(scale)
     return cracks(scale, shown), 1 - float(shown.sum() / ink.sum())
 

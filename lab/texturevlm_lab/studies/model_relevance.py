@@ -37,7 +37,7 @@ def asked(model: VLM, sample: Sample, options: argparse.Namespace) -> dict[str, 
     for relevance in BY:
         how: Any = {"budget": options.budget, "relevance": relevance, "turn": 0.0, "max_new_tokens": MOST}
         answer = session.ask(sample.question, return_details=True, **how)
-        mass = answer.chosen[0].relevance.mass[0].cpu()
+        mass = answer.placements[0].relevance.mass[0].cpu()
         place = box_map(sample.boxes, sample.size, (mass.shape[0], mass.shape[1]))
         found[relevance] = {
             "anls": anls(answer.text, sample.answers),

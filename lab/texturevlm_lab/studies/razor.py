@@ -1,4 +1,4 @@
-"""The razor: every allocator against `auto`, from the scores per question that `texturevlm_lab.studies.allocators` wrote.
+"""The razor: every allocator against `auto`, from the scores per question that `studies.allocators` wrote.
 
     python -m texturevlm_lab.studies.razor results/allocators/docvqa-rows.csv … [--out DIR]
 

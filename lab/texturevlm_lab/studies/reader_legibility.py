@@ -90,7 +90,7 @@ def _judged(samples: Sequence[Sample], model: str, ocr: str, threads: int) -> li
 def judged(samples: Sequence[Sample], model: VLM, engines: dict[str, OcrEngine]) -> list[Judged]:
     """Questions about one page by every chooser and budget."""
     session, found = model.prepare(samples[0].image), []
-    image = session.images[0].original
+    image = session.pictures[0].original
     grey = median_grey(image)
     for sample in samples:
         settings, answers = list(product(CHOOSERS, BUDGETS)), []
@@ -99,7 +99,7 @@ def judged(samples: Sequence[Sample], model: VLM, engines: dict[str, OcrEngine])
             if chooser == "resize":
                 how["allocator"] = "resize"
             answers.append(session.ask(sample.question, return_details=True, **how))
-        crops = {n: Delivered(image, grey, one.chosen[0].allocation).crops(sample) for n, one in enumerate(answers)}
+        crops = {n: Delivered(image, grey, one.placements[0].given).crops(sample) for n, one in enumerate(answers)}
         read = {name: read_scores(engine, crops, sample.answers) for name, engine in engines.items()}
         for number, (setting, answer) in enumerate(zip(settings, answers)):
             score, legibility = anls(answer.text, sample.answers), {name: own[number] for name, own in read.items()}

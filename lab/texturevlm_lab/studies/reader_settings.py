@@ -12,7 +12,6 @@ scout, from pages as they are (not turned). All settings are compared with the f
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from statistics import mean
@@ -87,24 +86,20 @@ def _answered(
 ) -> Found:
     """The questions about one page, by all settings."""
     model, found = _loaded(name, threads), Found()
-    adapter, own = model.adapter, model.adapter.trained
+    adapter, session = model.adapter, model.prepare(samples[0].image)
     truth = [likeliest(one.answers) for one in samples]
     for setting in settings:
         allocator, finer = setting_of(setting)
-        adapter.trained = replace(own, finer=finer) if finer else own
-        session = model.prepare(samples[0].image)
-        image = session.images[0]
         for budget in budgets:
             prompts = []
             for one in samples:
-                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0}
-                (chosen,) = session.chosen(one.question, model.choosing(looks=1, **how))
-                prompts.append(chosen_prompt(adapter, one.question, [image.texture], [chosen.allocation]))
+                how: Any = {"budget": budget, "allocator": allocator, "relevance": "scout", "turn": 0, "looks": 1}
+                (chosen,) = session.choose(one.question, **how, **({"finer": finer} if finer else {}))
+                prompts.append(chosen_prompt(adapter, one.question, [chosen.picture.texture], [chosen.allocation]))
             said = generated(adapter, prompts, max_new_tokens=MOST)
             likely = [mean(own) for own in log_likelihoods(adapter, prompts, truth)]
             scores = [anls(text, one.answers) for text, one in zip(said, samples)]
             found[f"{setting} {budget}"] = list(zip(scores, likely))
-    adapter.trained = own
     return found
 
 

@@ -21,16 +21,14 @@ from PIL import Image, ImageDraw, ImageFont
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
 from texturevlm.ask.videos import VideoOptions, VideoSession
+from texturevlm.cuda.graph import can_capture
 from texturevlm.video.sources import open_video
-from texturevlm.journal import append, cut_unfinished, read_journal
-from texturevlm.progress import Progress
-from texturevlm.video import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.evaluate.video_baselines import BaselineSession
-from texturevlm_lab.rivals import steps_of
 from texturevlm_lab.studies.asking import piece_by_piece
 from texturevlm_lab.studies.study import DEVICE, MODEL, OUT, lead, option, provenance, study_main
 
@@ -74,7 +72,7 @@ def prompt(model: VLM, frames: np.ndarray, question: str, source: str, budget: i
     options, video = VideoOptions(FPS, None, None), open_video(frames, fps=FPS)
     kind: Any = VideoSession if source == "clip" else BaselineSession
     session = kind(*(() if source == "clip" else (source,)), model, video, options)
-    asked = session.asked(question, question, model.choosing(budget=budget), apart=True)
+    asked = session.request(question, question, model.config_for(budget=budget), apart=True)
     groups = asked.clip or []
     fillings = [model.adapter.filling(group, group[0].fps) for group in groups]
     views = [view for group in groups for view in group]
@@ -93,9 +91,10 @@ class Clips:
         _, source, method = key
         prompts = self._prompts(source, 2 * BUDGET if method else BUDGET)
         answers = [answer for *_, answer in self.films]
-        steps, adapter = steps_of("reduce_video", method, BUDGET) if method else (), self.model.adapter
-        said = generated(adapter, prompts, reduce=steps, decode=decode, max_new_tokens=NEW_TOKENS)
-        likely = log_likelihoods(adapter, prompts, answers, reduce=steps)
+        adapter = self.model.adapter
+        hooks = hooks_of("reduce_video", {"reduce": method, "keep": BUDGET}) if method else ()
+        said = generated(adapter, prompts, hooks=hooks, decode=decode, max_new_tokens=NEW_TOKENS)
+        likely = log_likelihoods(adapter, prompts, answers, hooks=hooks)
         return [
             {"key": key, "seed": seed, "score": anls(text, [answer]), "likelihood": mean(one), "tokens": given.tokens}
             for seed, (text, answer, one, given) in enumerate(zip(said, answers, likely, prompts))
@@ -112,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model, count = load_vlm(options.model, device=options.device, relevance=options.relevance), options.limit
     known = {"model": str(options.model), "weights": weights_digest(model.model), "device": model.device.type}
     known |= {"relevance": options.relevance, "clips": count}
-    decode = CapturedDecode(model.adapter) if model.adapter.captured and model.device.type == "cuda" else None
+    decode = CapturedDecode(model.adapter) if model.adapter.captured and can_capture(model.device) else None
     clips = {kind: Clips(model, kind, count) for kind in KINDS}
 
     def work(left: Sequence[Key]) -> Iterator[list[dict[str, Any]]]:

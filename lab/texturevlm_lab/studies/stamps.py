@@ -18,8 +18,11 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.defaults import PATCH
-from texturevlm.relevance import AttentionScorer
-from texturevlm.types import Allocation, Texture
+from texturevlm.frame import Frame, turn_vectors
+from texturevlm.placement import Placement, TokenConfig, place_together, prepare
+from texturevlm.placement.placement import BY_EVIDENCE
+from texturevlm.types import Texture
+from texturevlm.vlm.upright import as_read
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
@@ -74,21 +77,15 @@ def stamped(page: Image.Image, angle: float, seed: str) -> Stamped:
     return Stamped(Image.fromarray(whole), number, line, (x, y, x + turned.width, y + turned.height), angle)
 
 
-def chosen(one: Stamped, turn: float | str) -> tuple[PreparedImage, Allocation]:
+def placed(one: Stamped, turn: float | str) -> Placement:
     """The tokens for the stamp, whose place is known."""
-    image = PreparedImage(Texture.open(one.page), patch=PATCH, device=torch.device("cpu"))
-    image.turn(turn)
-    corners = torch.tensor(one.box).view(2, 2)
-    boxes = [tuple(corners.flatten().tolist())]
-    if image.frame.angle:  # the page was taken for a turned one
-        shift = torch.tensor([image.frame.given[1], image.frame.given[0]]) / 2
-        own = turn_vectors(torch.cartesian_prod(*corners.T) - shift, -image.frame.angle)
-        own = own - torch.tensor(image.frame.box[:2])
-        boxes = [(*own.amin(0).tolist(), *own.amax(0).tolist())]
-    cells = box_map(boxes, image.texture.size, image.prepared.maps.grid)
-    relevance = image.relevance("", budget=BUDGET, relevance=AttentionScorer(cells[None]))
-    tokens = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
-    return image, image.as_given(tokens)
+    how = TokenConfig(BUDGET, relevance=BY_EVIDENCE, turn=turn)
+    picture = prepare(Texture.open(one.page), how)
+    corners = torch.cartesian_prod(*torch.tensor(one.box).view(2, 2).T)
+    own = picture.frame.inverse().apply(corners)  # the page may have been taken for a turned one
+    x0, y0, x1, y1 = *own.amin(0).tolist(), *own.amax(0).tolist()
+    cells = box_map([(x0, y0, x1, y1)], picture.texture.size, picture.memo.maps.grid)
+    return place_together([picture], "", how, evidence=[cells[None]])[0]
 
 
 def line_crops(picture: Tensor, corners: Tensor, times: int) -> list[LineCrop]:
@@ -103,8 +100,9 @@ def line_crops(picture: Tensor, corners: Tensor, times: int) -> list[LineCrop]:
 
 def followed(one: Stamped, times: int) -> tuple[list[LineCrop], float]:
     """What OCR gets if footprints follow, and the angle of the tokens at the number's line."""
-    image, allocation = chosen(one, "auto")
-    read, picture = as_read("stamps", allocation), painted(image.original, allocation)
+    found = placed(one, "auto")
+    allocation = found.given
+    read, picture = as_read("stamps", allocation), painted(found.picture.original, allocation)
     middle = one.line.mean(0)
     used = allocation.valid[0].nonzero()[:, 0]
     fine = used[allocation.area[0, used] <= 2 * allocation.area[0, used].min()]
@@ -117,15 +115,14 @@ def followed(one: Stamped, times: int) -> tuple[list[LineCrop], float]:
 
 def left_upright(one: Stamped, times: int) -> dict[str, list[LineCrop]]:
     """What OCR gets if footprints stay upright."""
-    angle, (image, allocation) = one.angle, chosen(one, 0.0)
-    picture = painted(image.original, allocation)
+    found = placed(one, 0.0)
+    picture = painted(found.picture.original, found.given)
     whole = Texture((picture[None],))
-    frame = whole_frame(whole.size, angle)
-    middle = torch.tensor([whole.size[1], whole.size[0]]) / 2
-    back = turn_vectors(one.line - middle, -angle) - torch.tensor(frame.box[:2])
+    frame = Frame.turned(whole.size, one.angle)
+    back = frame.inverse().apply(one.line)
     return {
         LIES: line_crops(picture, one.line, times),
-        BACK: line_crops(turned_upright(whole, frame).levels[0][0], back, times),
+        BACK: line_crops(frame.show(whole).levels[0][0], back, times),
     }
 
 

@@ -8,6 +8,7 @@ tokens per page. Both are judged by expected value, which trading raises, and by
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,11 @@ import numpy as np
 import torch
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.share import share_budget
+from texturevlm.allocate.share import Item, spend
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_choice, check_count
 from texturevlm.rebuilding import median_grey
-from texturevlm.relevance import WordsScorer, find_relevance
+from texturevlm.relevance import Relevance, WordsScorer, find_relevance
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -78,16 +79,20 @@ def measure(
         scorer: Any = WordsScorer(pages.words(sample.image, texture)[0]) if relevance == "words" else relevance
         maps.append(find_relevance(texture, sample.question, patch=patch, relevance=scorer))
     floor, ceiling, total = max(1, round(FLOOR * budget)), round(CEILING * budget), budget * len(group)
-    limits: Any = {"floor": floor, "ceiling": ceiling, "patch": patch, "allocator": choose}
-    found = []
-    shared = share_budget(textures, maps, budget=total, **limits)
-    for sample, texture, own, count in zip(group, textures, maps, (one.budget for one in shared)):
+    ceiling = min(ceiling, total - floor * (len(group) - 1))  # what the other pages leave
+    items = [Item(partial(_opened, *pair), floor=floor, ceiling=ceiling) for pair in zip(textures, maps)]
+    found, shared = [], spend(items, budget=total, patch=patch, allocator=choose)
+    for sample, texture, own, count in zip(group, textures, maps, shared):
         tokens = dict(zip(SPLITS, (budget, count)))
         chosen = {split: choose(texture, own, budget=count, patch=patch) for split, count in tokens.items()}
         value = {split: float(expected_value(own, allocation)) for split, allocation in chosen.items()}
         legibility = _legibility(engines, sample, texture, chosen) if engines else {}
         found.append(PageResult(relevance, budget, tokens, value, legibility, number))
     return found
+
+
+def _opened(texture: Texture, relevance: Relevance) -> tuple[Texture, Relevance]:
+    return texture, relevance
 
 
 def _legibility(

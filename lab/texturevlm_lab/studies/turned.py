@@ -15,6 +15,7 @@ last is the upright page, moved by half a pixel by these filters.
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,12 @@ from torch.nn.functional import grid_sample, interpolate
 
 from texturevlm.check import check_count
 from texturevlm.defaults import PATCH
+from texturevlm.frame import QUARTER, Frame, upright_frame, within
+from texturevlm.placement import Picture, TokenConfig, place_together, prepare
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
+from texturevlm.vlm.upright import as_read
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
@@ -51,6 +55,7 @@ MAIN_SET, FULL_SET = "docvqa_half", "docvqa"
 ANGLES = (5, 15, 45, 90)
 CONTROLLED = (90,)  # angles of the control
 BUDGET = 96
+HOW = TokenConfig(BUDGET, relevance="scout")
 FINER = 3  # times the page's resolution, in which it is turned
 FOLLOWED, LEFT = "turned upright", "left as it lies"
 BACK, MOVED = "turned back before, finely: a bound", "moved by half a pixel, upright"
@@ -123,26 +128,29 @@ def crops_of(picture: Tensor, question: Sample, turned: float, middle: Sequence[
     return found
 
 
-def prepared(page: Image.Image, angle: float, how: str) -> PreparedImage:
+def prepared(page: Image.Image, angle: float, how: str) -> Picture:
     """A page turned clockwise: turned upright by the angle that is found, left as it lies, or as the controls say."""
     given = moved_page(page) if how == MOVED else (turned_and_back if how == BACK else turned_page)(page, angle)
-    image = PreparedImage(Texture.open(given), patch=PATCH, device=torch.device("cpu"))
-    image.turn("auto" if how == FOLLOWED else 0.0)
-    return image
+    return prepare(Texture.open(given), replace(HOW, turn="auto" if how == FOLLOWED else 0.0))
 
 
-def delivered(image: PreparedImage, question: Sample, angle: float, how: str) -> tuple[list[LineCrop], float]:
+def delivered(image: Picture, question: Sample, angle: float, how: str) -> tuple[list[LineCrop], float]:
     """What OCR gets of an answer, and by how much the angle that was found is wrong."""
     angle = 0.0 if how == BACK else angle
-    relevance = image.relevance(question.question, budget=BUDGET, relevance="scout")
-    chosen = choose_tokens(image.texture, budget=BUDGET, patch=PATCH, relevance=relevance)
-    picture = painted(image.texture, image.followed(chosen))
+    (placed,) = place_together([image], question.question, HOW)
+    picture = painted(image.texture, placed.allocation)
     if how == LEFT and angle:
         given = Texture((picture[None],))
         frame = upright_frame(given, angle)
-        return crops_of(turned_upright(given, frame).levels[0][0], question, 0.0, (-frame.box[0], -frame.box[1])), 0.0
-    frame, left = image.frame, angle - image.frame.angle
-    return crops_of(picture, question, left, (-frame.box[0], -frame.box[1])), abs((left + 180) % 360 - 180)
+        return crops_of(frame.show(given).levels[0][0], question, 0.0, middle_in(frame)), 0.0
+    left = angle - image.frame.angle
+    return crops_of(picture, question, left, middle_in(image.frame)), abs(within(left))
+
+
+def middle_in(frame: Frame) -> list[float]:
+    """Where the image's centre lies in its picture, x and y."""
+    height, width = frame.given
+    return frame.inverse().apply(torch.tensor([width, height], dtype=torch.float64) / 2).tolist()
 
 
 def full_pages(options: argparse.Namespace) -> list[list[Sample]]:

@@ -34,7 +34,7 @@ LEAST_MASS = 1e-9  # of a token, before its logarithm
 
 @dataclass(frozen=True, eq=False)
 class AnswerExample:
-    """One question.
+    """One question that the ranker learns from.
 
     whole:    its prompt with all candidates, whose pixels are blank: nobody looks at them
     ending:   ids of the right answer, with the one that ends it
@@ -168,5 +168,5 @@ def answers_from(vlm: VLM, examples: Sequence[AnswerExample], chosen: Sequence[T
         ids = chosen_prompt_ids(vlm, one.sample.question, len(order))
         prompts.append(Prompted(ids, len(order), [view.part(order)]))
         features.append([part[order] for part in one.features])
-    with vlm.adapter.lock, StoredFeatures([list(part) for part in zip(*features)]).run(vlm.adapter):
-        return generated(vlm.adapter, prompts, max_new_tokens=length)
+    read = StoredFeatures([list(part) for part in zip(*features)])
+    return generated(vlm.adapter, prompts, hooks=[read], max_new_tokens=length)

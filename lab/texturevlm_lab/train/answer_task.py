@@ -20,25 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR
-from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
 from texturevlm.relevance.scorers import ScoutScorer
 from texturevlm.scout import Scout
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import shipped_parts
-from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
-from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.train.answer_examples import AnswerExample, AnswerExamples, answers_from, surprise
-from texturevlm_lab.train.curriculum import draw_questions
+from texturevlm_lab.train.asked import TOGETHER, answer_scores, asked_prompt, frozen_model, split_questions
 from texturevlm_lab.train.cut_examples import CutExamples
-from texturevlm_lab.train.fit import generator_at
+from texturevlm_lab.train.fit import draw_questions, generator_at
 from texturevlm_lab.train.gains import Gain, gains_table
-from texturevlm_lab.train.held_images import TOGETHER, held_images
 from texturevlm_lab.train.soft_choice import draw_top_k, leave_one_out, log_chance
 
 OBJECTIVES = ("likelihood", "reinforce", "cuts")
@@ -57,7 +51,7 @@ class LearnedRanker(nn.Module):
 
 
 class AnswerTask:
-    """The task `answers`."""
+    """A task of `fit`: a ranker learns where a model must look to answer."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -88,25 +82,21 @@ class AnswerTask:
             wanted = "data must be at least one folder, temperature above 0, harder at least 1"
             raise ValueError(f"AnswerTask: {wanted}, got {got}")
         self.settings, self.device = settings, device
-        sets = [load_data(folder, split="train", limit=settings.samples).samples for folder in settings.data]
-        held = [held_images("AnswerTask", samples) for samples in sets]
-        self.vlm: VLM = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
-        self.vlm.model.float().eval().requires_grad_(False)
+        sets = [split_questions("AnswerTask", folder, settings.samples) for folder in settings.data]
+        self.vlm = frozen_model(settings.model, settings.budget, device)
         spotter, ranker = shipped_parts()
         self.spotter = spotter.to(device).eval().requires_grad_(False)
         kind = CutExamples if settings.objective == "cuts" else AnswerExamples
         make = kind(self.vlm, self.spotter, candidates=settings.candidates)
         self.learned: list[AnswerExample] = []
         self.sizes: list[int] = []
-        progress = Progress(sum(map(len, sets)), "questions")
-        for samples, judged in zip(sets, held):
-            own = [make.example(sample) for sample, other in zip(samples, judged) if not other]
-            self.learned += own
-            self.sizes.append(len(own))
-            progress.step(len(samples))
-        judged_of = [[one for one, other in zip(samples, judged) if other] for samples, judged in zip(sets, held)]
-        self.held = [sample for some in judged_of for sample in some]
-        self.held_sets = [folder.name for folder, some in zip(settings.data, judged_of) for _ in some]
+        progress = Progress(sum(len(learned) for learned, _ in sets), "questions")
+        for learned, _ in sets:
+            self.learned += map(make.example, learned)
+            self.sizes.append(len(learned))
+            progress.step(len(learned))
+        self.held = [sample for _, held in sets for sample in held]
+        self.held_sets = [folder.name for folder, (_, held) in zip(settings.data, sets) for _ in held]
         self.module = LearnedRanker(ranker.to(device), len(self.learned))
         self.before = self.after = self._scores(self.module.ranker)
 
@@ -179,16 +169,6 @@ class AnswerTask:
         """ANLS of each held-out question, with this ranker as the scout's."""
         dtype = torch.float16 if self.device.startswith("cuda") else torch.float32  # what the kernels take
         scorer = ScoutScorer(Scout(deepcopy(self.spotter), deepcopy(ranker), dtype).to(self.device))
-        said: list[str] = []
-        for first in range(0, len(self.held), TOGETHER):
-            some = self.held[first : first + TOGETHER]
-            prompts = [self._prompt(sample, scorer) for sample in some]
-            said += generated(self.vlm.adapter, prompts, max_new_tokens=self.settings.length)
-        return [anls(text, sample.answers) for text, sample in zip(said, self.held)]
-
-    def _prompt(self, sample: Sample, scorer: ScoutScorer) -> Prompted:
-        texture = Texture.open(sample.image, device=self.device).mipmapped()
-        settings, side = self.settings, self.vlm.adapter.side
-        how: Any = {"budget": settings.budget, "patch": side, "allocator": settings.allocator, "relevance": scorer}
-        allocation = choose_tokens(texture, sample.question, **how)
-        return chosen_prompt(self.vlm.adapter, sample.question, [texture], [allocation])
+        how: Any = {"budget": self.settings.budget, "allocator": self.settings.allocator, "relevance": scorer}
+        prompts = [asked_prompt(self.vlm, sample.image, sample.question, **how) for sample in self.held]
+        return answer_scores(self.vlm, prompts, self.held, self.settings.length)

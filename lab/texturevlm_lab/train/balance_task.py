@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
 from texturevlm.relevance.maps import Balance, ImageMaps
+from texturevlm.relevance.named import SCORERS
 from texturevlm.relevance.prepared import prepare
-from texturevlm.relevance.scorers import SCORERS
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.train.channel_task import is_held_out, place_shares
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class BalanceTask:
-    """The task `balance`."""
+    """A task of `fit`: two numbers per scorer learn how far it is right."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -102,11 +102,11 @@ class BalanceTask:
             progress.step()
 
     def batch(self, step: int) -> list[int]:
-        """Numbers of questions."""
+        """The numbers of the questions of a step."""
         return draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
 
     def losses(self, batch: list[int], step: int) -> dict[str, Tensor]:
-        """One loss per scorer."""
+        """The loss of each scorer, under its name."""
         return {
             name: torch.stack([self._loss(self.learned[one], index) for one in batch]).mean()
             for index, name in enumerate(self.settings.scorers)

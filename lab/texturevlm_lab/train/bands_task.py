@@ -10,47 +10,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
+from texturevlm.ask.prompted import Prompted
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.ops.pyramid import laplacian_pyramid
-from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.types import Texture
-from texturevlm_lab.evaluate.answers import anls
-from texturevlm_lab.evaluate.data import Sample, load_data
+from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
+from texturevlm_lab.train.asked import AskedSettings, answer_scores, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table
-from texturevlm_lab.train.held_images import TOGETHER, held_images
 
 BANDS = 4  # the last one is what is left: the coarse picture
 RIDGE = 1e-2  # of the mean variance of a feature, in the decoders that are compared
 
 
 class BandsTask:
-    """The task `bands`."""
+    """A task of `fit`: a difference of the tower learns to keep detail."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
+    class Settings(AskedSettings):
         rank: int = 4
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 192  # questions
-        length: int = 24  # tokens of an answer at most
-        batch: int = 4  # pages
+        samples: int = 192
+        length: int = 24
+        batch: int = 4
         anchor: float = 1.0  # weight of the features' distance from their own, over their variance
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name in ("rank", "budget", "samples", "length", "batch"):
@@ -58,18 +48,10 @@ class BandsTask:
         if settings.anchor < 0:
             raise ValueError(f"BandsTask: anchor must be at least 0, got {settings.anchor}")
         self.settings, self.device = settings, device
-        samples = load_data(settings.data, split="train", limit=settings.samples).samples
-        held = held_images("BandsTask", samples)
-        self.vlm: VLM = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
-        self.vlm.model.float().eval().requires_grad_(False)
-        self.learned: list[Prompted] = []
-        self.held: list[Prompted] = []
-        self.asked: list[Sample] = []
-        progress = Progress(len(samples), "questions")
-        for sample, judged in zip(samples, held):
-            (self.held if judged else self.learned).append(self._prompt(sample))
-            self.asked += [sample] if judged else []
-            progress.step()
+        learned, self.asked = split_questions("BandsTask", settings.data, settings.samples)
+        self.vlm = frozen_model(settings.model, settings.budget, device)
+        self.progress = Progress(len(learned) + len(self.asked), "questions")
+        self.learned, self.held = list(map(self._prompt, learned)), list(map(self._prompt, self.asked))
         wide = sum(part[0].shape[1] for part in self._embedded(self.learned[:1], changed=False))
         deep = self._bands(self.learned[:1]).shape[1]
         with torch.random.fork_rng():
@@ -141,13 +123,9 @@ class BandsTask:
 
     def _said(self, *, changed: bool) -> list[float]:
         """ANLS of the answers to held-out questions."""
-        said: list[str] = []
         with self.vlm.adapter.lock, ExitStack() as undo:
             self._change(undo, changed)
-            for first in range(0, len(self.held), TOGETHER):
-                some = self.held[first : first + TOGETHER]
-                said += generated(self.vlm.adapter, some, max_new_tokens=self.settings.length)
-        return [anls(text, sample.answers) for text, sample in zip(said, self.asked)]
+            return answer_scores(self.vlm, self.held, self.asked, self.settings.length)
 
     def _rows(self, prompts: Sequence[Prompted], *, changed: bool) -> Tensor:
         """(tokens, W): the features of all tokens, with the difference or without it."""
@@ -176,10 +154,6 @@ class BandsTask:
         sizes = [(-(-side // 2**band)) ** 2 for band in range(BANDS)]
         return torch.stack([part.mean(1) for part in values.split(sizes, 1)], 1)
 
-    @torch.no_grad()
     def _prompt(self, sample: Sample) -> Prompted:
-        settings, side = self.settings, self.vlm.adapter.side
-        texture = Texture.open(sample.image, device=self.vlm.device).mipmapped()
-        how: Any = {"budget": settings.budget, "patch": side, "relevance": settings.relevance}
-        allocation = choose_tokens(texture, sample.question, **how)
-        return chosen_prompt(self.vlm.adapter, sample.question, [texture], [allocation])
+        self.progress.step()
+        return self.settings.prompt(self.vlm, sample)

@@ -50,7 +50,7 @@ class Example(NamedTuple):
 
 
 class ChannelTask:
-    """The task `channels`."""
+    """A task of `fit`: a linear form learns which channels tell places."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -105,7 +105,7 @@ class ChannelTask:
         form.to(self.device)
 
     def batch(self, step: int) -> dict[str, list[int]]:
-        """Images of each kind."""
+        """The numbers of the images of a step, by kind."""
         batch, seed = self.settings.batch, self.settings.seed
         return {
             kind: draw_examples(len(some), batch, seed=seed + IMAGE_KINDS.index(kind), step=step)

@@ -10,27 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.decoding import GREEDY
-from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
+from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_choice, check_count
-from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.types import Texture
-from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.rivals.hooks.reducible import check_reducible
 from texturevlm_lab.rivals.hooks.reducing import reduced
+from texturevlm_lab.train.asked import AskedSettings, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
-from texturevlm_lab.train.held_images import held_images
 
 
 class AnsweredPrompt(NamedTuple):
@@ -41,21 +37,13 @@ class AnsweredPrompt(NamedTuple):
 
 
 class CompensatorTask:
-    """The task `compensator`."""
+    """A task of `fit`: a difference of the tower makes up for tokens that are merged."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
+    class Settings(AskedSettings):
         method: str = "tome"  # a method that acts in the tower
         keep: float = 0.5  # share of the tokens that stays
         rank: int = 4
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 256  # questions
-        length: int = 8  # tokens of an answer
-        batch: int = 8
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name in ("rank", "budget", "samples", "length", "batch"):
@@ -64,17 +52,11 @@ class CompensatorTask:
         check_choice("CompensatorTask", "method", settings.method, within)
         self.settings, self.device = settings, device
         self.steps: tuple[ReduceStep, ...] = steps_of("CompensatorTask", settings.method, settings.keep)
-        samples = load_data(settings.data, split="train", limit=settings.samples).samples
-        held = held_images("CompensatorTask", samples)
-        self.vlm: VLM = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
+        learned, held = split_questions("CompensatorTask", settings.data, settings.samples)
+        self.vlm = frozen_model(settings.model, settings.budget, device)
         check_reducible("CompensatorTask", self.vlm.model.config, self.steps)
-        self.vlm.model.float().eval().requires_grad_(False)
-        self.learned: list[AnsweredPrompt] = []
-        self.held: list[AnsweredPrompt] = []
-        progress = Progress(len(samples), "questions")
-        for sample, judged in zip(samples, held):
-            (self.held if judged else self.learned).append(self._answered(sample.image, sample.question))
-            progress.step()
+        self.progress = Progress(len(learned) + len(held), "questions")
+        self.learned, self.held = list(map(self._answered, learned)), list(map(self._answered, held))
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.module = LowRankDifference(layer_shapes(self.vlm.adapter.tower_blocks), settings.rank)
@@ -118,13 +100,10 @@ class CompensatorTask:
         return logits[:, -length - 1 : -1].float()
 
     @torch.no_grad()
-    def _answered(self, image: Path, question: str) -> AnsweredPrompt:
+    def _answered(self, sample: Sample) -> AnsweredPrompt:
         settings, adapter = self.settings, self.vlm.adapter
-        texture = Texture.open(image, device=self.vlm.device).mipmapped()
-        allocation = choose_tokens(
-            texture, question, budget=settings.budget, patch=adapter.side, relevance=settings.relevance
-        )
-        prompt = chosen_prompt(adapter, question, [texture], [allocation])
+        prompt = settings.prompt(self.vlm, sample)
         options: dict[str, Any] = {"max_new_tokens": settings.length, "min_new_tokens": settings.length}
         found = adapter.model.generate(**batched_inputs(adapter, [prompt]), **(GREEDY | options))
+        self.progress.step()
         return AnsweredPrompt(prompt, found[0, len(prompt.ids) :].tolist())

@@ -54,7 +54,7 @@ class Calibration(nn.Module):
 
 
 class ConfidenceTask:
-    """The task `confidence`."""
+    """A task of `fit`: a logistic regression learns which answers are right."""
 
     @dataclass(frozen=True)
     class Settings:

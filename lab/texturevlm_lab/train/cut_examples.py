@@ -20,7 +20,7 @@ from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.train.answer_examples import AnswerExample, AnswerExamples, on_grid
-from texturevlm_lab.train.soft_cut import generations, relaxed_cut
+from texturevlm_lab.train.soft_choice import generations, relaxed_cut
 
 CUTS = 2  # of the coarse tokens
 FINEST = 1.0  # pixels per sample: no candidate is finer

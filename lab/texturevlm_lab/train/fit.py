@@ -13,7 +13,7 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -57,10 +57,21 @@ def generator_at(seed: int, step: int, purpose: str = "") -> torch.Generator:
 
 def draw_examples(count: int, batch: int, *, seed: int, step: int) -> list[int]:
     """`batch` indices below `count`, drawn with replacement: the examples of a step."""
+    return draw_questions([count], batch, seed=seed, step=step)
+
+
+def draw_questions(sizes: Sequence[int], count: int, *, seed: int, step: int, steps: int = 0) -> list[int]:
+    """`count` questions, numbered through all data sets of these sizes; the same whenever the step is repeated.
+
+    steps: so many steps long the chance of the first data set falls from all to an even share
+    """
     generator = generator_at(seed, step, "curriculum")
-    # Two draws per example: the first once chose among data sets. It stays, so that trained weights can be reproduced.
-    torch.multinomial(torch.ones(1, dtype=torch.float64), batch, replacement=True, generator=generator)
-    return [int(u * count) for u in torch.rand(batch, generator=generator, dtype=torch.float64).tolist()]
+    share = 1.0 if steps == 0 else min(1.0, step / steps)
+    chances = [share / len(sizes) + (1 - share) * (number == 0) for number in range(len(sizes))]
+    wanted = torch.tensor(chances, dtype=torch.float64)
+    chosen = torch.multinomial(wanted, count, replacement=True, generator=generator).tolist()
+    within = torch.rand(count, generator=generator, dtype=torch.float64).tolist()
+    return [sum(sizes[:number]) + int(place * sizes[number]) for number, place in zip(chosen, within)]
 
 
 class Task(Protocol):

@@ -34,7 +34,7 @@ _COVERED = 0.9  # share of a place that must lie in them
 
 
 class RankerTask:
-    """The task `ranker`."""
+    """A task of `fit`: the ranker learns to find answers."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -138,7 +138,7 @@ class RankerTask:
 
 
 class RankerExamples(NamedTuple):
-    """N questions about pages."""
+    """The N questions about pages that the ranker learns from."""
 
     page: list[int]  # the index of each question's page
     located: list[bool]  # whether the answer has a place

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,18 +17,16 @@ from torch import Tensor
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.decoding import GREEDY
 from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.prompted import Prompted, batched_inputs, chosen_prompt
+from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_count
-from texturevlm.placement import choose_tokens
 from texturevlm.progress import Progress
-from texturevlm.types import Texture
-from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals import Context, ReduceStep
 from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics
 from texturevlm_lab.rivals.hooks.reducible import check_reducible
 from texturevlm_lab.rivals.hooks.reducing import reduced
+from texturevlm_lab.train.asked import AskedSettings, split_questions
 from texturevlm_lab.train.fit import draw_examples
-from texturevlm_lab.train.held_images import held_images
 
 RATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # shares that are tried
 QUANTILE = 0.8  # of needed shares that the head aims at
@@ -44,34 +41,28 @@ class RateExample(NamedTuple):
 
 
 class RateTask:
-    """The task `rate`."""
+    """A task of `fit`: a head learns how many tokens an answer needs."""
 
     @dataclass(frozen=True)
-    class Settings:
-        data: Path  # a data set with a train split
-        model: str = "reader"
-        budget: int = 96
-        relevance: str = "scout"
-        samples: int = 256  # questions
-        length: int = 6  # tokens of an answer
+    class Settings(AskedSettings):
+        length: int = 6
         tolerance: float = 0.05  # of the mean divergence, in nats
         batch: int = 64
-        seed: int = 0
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
         for name, least in (("budget", 2), ("samples", 2), ("length", 3), ("batch", 1)):
             check_count("RateTask", name, getattr(settings, name), least)
         self.settings, self.device = settings, device
-        samples = load_data(settings.data, split="train", limit=settings.samples).samples
-        held = held_images("RateTask", samples)
+        learned, held = split_questions("RateTask", settings.data, settings.samples)
         vlm = load_vlm(settings.model, budget=settings.budget, device=device, captured=False)
         check_reducible("RateTask", vlm.model.config, [ReduceStep("dyrate", 1)])
-        self.learned: list[RateExample] = []
-        self.held: list[RateExample] = []
-        progress = Progress(len(samples), "questions")
-        for sample, judged in zip(samples, held):
-            (self.held if judged else self.learned).append(rate_example(vlm, sample.image, sample.question, settings))
+        progress = Progress(len(learned) + len(held), "questions")
+
+        def made(sample: Sample) -> RateExample:
             progress.step()
+            return rate_example(vlm, settings.prompt(vlm, sample), settings)
+
+        self.learned, self.held = list(map(made, learned)), list(map(made, held))
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.module = RateHead()
@@ -113,13 +104,8 @@ class Forced:
         return torch.full_like(scores, -torch.inf).index_fill(1, wanted[None], 0.0)
 
 
-def rate_example(vlm: VLM, image: Path, question: str, settings: RateTask.Settings) -> RateExample:
+def rate_example(vlm: VLM, prompt: Prompted, settings: RateTask.Settings) -> RateExample:
     """Answer a question with all tokens, then again with ever more of them."""
-    texture = Texture.open(image, device=vlm.device).mipmapped()
-    allocation = choose_tokens(
-        texture, question, budget=settings.budget, patch=vlm.adapter.side, relevance=settings.relevance
-    )
-    prompt = chosen_prompt(vlm.adapter, question, [texture], [allocation])
     seen: list[tuple[Tensor, float]] = []
 
     def watching(context: Context, keep: int) -> int:

@@ -54,7 +54,7 @@ class SpotterExample(NamedTuple):
 
 
 class SpotterTask:
-    """The task `spotter`."""
+    """A task of `fit`: the spotter learns to read."""
 
     @dataclass(frozen=True)
     class Settings:

@@ -42,10 +42,12 @@ export async function upload(file, signal) {
   return (await call("/api/images", { method: "POST", body: form, signal })).json();
 }
 
-// A picture as an ImageBitmap: an <img> could not bring the token.
-export const bitmap = async (path, signal) => createImageBitmap(await (await call(path, { signal })).blob());
+const blob = async (path, signal, body) => (await call(path, body ? posting(body, signal) : { signal })).blob();
 
-export const objectUrl = async (path, signal) => URL.createObjectURL(await (await call(path, { signal })).blob());
+// A picture as an ImageBitmap: an <img> could not bring the token. body: of a POST
+export const bitmap = async (path, signal, body) => createImageBitmap(await blob(path, signal, body));
+
+export const objectUrl = async (path, signal, body) => URL.createObjectURL(await blob(path, signal, body));
 
 // Server-sent events of a POST: tell(kind, value) for each.
 export async function events(path, body, signal, tell) {

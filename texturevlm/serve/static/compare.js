@@ -13,11 +13,11 @@ export const rivals = () => state.against.split(",").filter(Boolean).map((one) =
 
 const write = (list) => { state.against = list.map((one) => `${one.allocator}:${one.relevance}`).join(","); };
 
-function select(id, label, names, chosen, change) {
+function select(id, label, own, names, chosen, change) {
   const found = document.createElement("select");
   found.id = id;
   found.setAttribute("aria-label", label);
-  found.append(...names.map((name) => new Option(name, name, false, name === chosen)));
+  found.append(...["", ...names].map((name) => new Option(name || `${own} (own)`, name, false, name === chosen)));
   found.addEventListener("change", () => change(found.value));
   return found;
 }
@@ -25,8 +25,8 @@ function select(id, label, names, chosen, change) {
 export class Rivals {
   constructor(list, adding, about, changed) {
     Object.assign(this, { list, adding, about, changed });
-    const known = rivals().filter((one) => about.allocators.includes(one.allocator) && about.scorers.includes(one.relevance));
-    write(known.length ? known.slice(0, MOST) : [{ allocator: "resize", relevance: "scout" }]);
+    const known = rivals().filter((one) => ["", ...about.allocators].includes(one.allocator) && ["", ...about.scorers].includes(one.relevance));
+    write(known.length ? known.slice(0, MOST) : [{ allocator: "resize", relevance: "" }]);
     adding.addEventListener("click", () => this.add());
     this.fill();
   }
@@ -57,8 +57,8 @@ export class Rivals {
       remove.addEventListener("click", () => this.set(list.filter((_, at) => at !== index)));
       row.append(
         letter,
-        select(`allocator-${LETTERS[index]}`, `Allocator of plan ${letter.textContent}`, this.about.allocators, one.allocator, change("allocator")),
-        select(`scorer-${LETTERS[index]}`, `Scorer of plan ${letter.textContent}`, this.about.scorers, one.relevance, change("relevance")),
+        select(`allocator-${LETTERS[index]}`, `Allocator of plan ${letter.textContent}`, this.about.allocator, this.about.allocators, one.allocator, change("allocator")),
+        select(`scorer-${LETTERS[index]}`, `Scorer of plan ${letter.textContent}`, this.about.relevance, this.about.scorers, one.relevance, change("relevance")),
         remove,
       );
       return row;

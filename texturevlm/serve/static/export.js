@@ -11,7 +11,7 @@ export async function save(kind, { plan, clip, image, request, footprints }) {
   else if (kind === "json") {
     const tokens = clip ? clip.moments : await postJson("/api/allocation", request);
     download(new Blob([JSON.stringify(tokens, null, 1)], { type: "application/json" }), `${stem}-tokens.json`);
-  } else download(new Blob([python(image, request, clip)], { type: "text/x-python" }), `${stem}.py`);
+  } else download(new Blob([python(image, request, clip ?? plan, clip)], { type: "text/x-python" }), `${stem}.py`);
 }
 
 function picture(plan, footprints) {
@@ -25,40 +25,30 @@ function picture(plan, footprints) {
   return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
 }
 
-export function python(image, request, clip) {
+export function python(image, request, plan, clip) {
   const text = JSON.stringify; // of texts and numbers: Python reads it alike
-  const page = request.page ?? 0;
-  const opening = {
-    image: `texture = tv.Texture.open(${text(image.name)}).mipmapped()`,
-    document: `import torch\nfrom texturevlm.pages import open_pages\n\npages = open_pages(${text(image.name)})\ntexture = pages.texture(${page}, 1 << 22, torch.device("cpu")).mipmapped()`,
-    video: `from texturevlm.video import keep_moments, open_video\n\nmoments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\ntexture = tv.Texture((moments[${page}].frames[:1].float() / 255,)).mipmapped()`,
+  const beginning = `import texturevlm as tv\nfrom texturevlm.placement import Finer, TokenConfig\n`;
+  const how = `\nhow = ${plan.how}\n`;
+  const moments = `moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\n`;
+  const reading = "from texturevlm.video import choose_clip, keep_moments, open_video, upright_moments\n";
+  if (clip) return `${beginning}${reading}${how}${moments}moments, frame = upright_moments(moments, how.turn)
+for shown in choose_clip(moments, ${text(request.question)}, how):
+    print(f"{shown.time:.1f} s: {int(shown.allocation.valid.sum())} tokens")
+`;
+  const opened = {
+    image: ["", `image = ${text(image.name)}\n`],
+    document: ["import torch\nfrom texturevlm.pages import open_pages\n", `image = open_pages(${text(image.name)}).texture(${request.page}, 1 << 22, torch.device("cpu"))\n`],
+    video: [reading, `${moments}image = tv.Texture((moments[${request.page}].frames[:1].float() / 255,))\n`],
   }[image.kind];
-  if (clip) return wholeVideo(image, request);
-  return `import texturevlm as tv\n${opening}\n${choosing(request)}\npatches = tv.sample(texture, allocation)\nprint(patches.pixels.shape)\n`;
-}
-
-function choosing({ question, budget, patch, allocator, scorer, gaze, trail }) {
-  const text = JSON.stringify, options = `budget=${budget}, patch=${patch}`;
-  if (gaze) return `allocation = tv.foveate(texture.size, fixation=(${gaze.join(", ")}), e0=0.1, ${options})`;
-  if (!trail?.length) return `allocation = tv.choose_tokens(\n    texture, ${text(question)}, ${options}, allocator=${text(allocator)}, relevance=${text(scorer)}\n)`;
-  return `from texturevlm.serve.gaze import gaze_map, looked_at
-
-trail = ${text(trail)}  # x, y and seconds
-relevance = tv.find_relevance(texture, ${text(question)}, patch=${patch}, relevance=${text(scorer)})
-relevance = looked_at(relevance, gaze_map(trail, texture.size))
-allocation = tv.ALLOCATORS[${text(allocator)}](texture, relevance, ${options})`;
-}
-
-function wholeVideo(image, { question, budget, patch, allocator, scorer }) {
-  const text = JSON.stringify;
-  return `from texturevlm.video import choose_clip, keep_moments, open_video
-
-moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()
-shown = choose_clip(
-    moments, ${text(question)}, budget=${budget}, patch=${patch}, allocator=${text(allocator)}, relevance=${text(scorer)}
-)
-for one in shown:
-    print(f"{one.time:.1f} s: {int(one.allocation.valid.sum())} tokens")
+  const { gaze, trail } = request, looks = gaze || trail?.length;
+  const imported = looks ? "from dataclasses import replace\nfrom texturevlm.serve.gaze import around, gaze_evidence\n" : "";
+  const looking = looks ? `trail = ${text(trail)}  # x, y and seconds\n` : "";
+  const fovea = gaze ? `how = replace(how, allocator=around((${gaze.join(", ")}), picture), options={})\n` : "";
+  return `${imported}${opened[0]}${beginning}${how}${opened[1]}picture = tv.prepare(image, how)
+${looking}${fovea}placement = tv.place(picture, ${text(request.question)}, how${looks ? ", evidence=gaze_evidence(trail, picture)" : ""})
+allocation = placement.given  # in the image as it was given
+patches = tv.sample(picture.texture, placement.allocation)  # as a model gets them
+print(patches.pixels.shape)
 `;
 }
 

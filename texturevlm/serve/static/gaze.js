@@ -28,9 +28,4 @@ export class Gaze {
   leave() {
     this.now = null;
   }
-
-  // As an address has it.
-  get text() {
-    return this.trail.map(([x, y, rest]) => `${x},${y},${rest.toFixed(2)}`).join(";");
-  }
 }

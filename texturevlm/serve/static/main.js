@@ -35,7 +35,6 @@ const timeline = new Timeline(
 );
 
 const gazing = () => at("show-gaze").checked;
-const trail = () => (gazing() ? gaze.text : "");
 // A whole video is one plan; comparing and gazing are about one moment of it.
 const clipping = () => image?.kind === "video" && state.whole && state.mode !== "compare" && !gazing();
 const whole = () => image?.pages > 1 && state.whole;
@@ -44,7 +43,7 @@ const whole = () => image?.pages > 1 && state.whole;
 function request({ allocator, relevance } = state) {
   const { id, page, question, budget } = state;
   const looked = gazing() ? { gaze: gaze.now, trail: gaze.trail } : {};
-  return { id, page, question, budget, patch: about.patch, allocator, relevance, ...looked };
+  return { id, page, question, budget, allocator: allocator || null, relevance: relevance || null, ...looked };
 }
 
 async function update() {
@@ -89,7 +88,7 @@ function arrange() {
   });
   const levels = shareLevels(plans.filter(Boolean));
   if (compare) {
-    [state, ...rivals()].forEach(({ allocator }, index) => panes.all[index].show("seen", `${"ABCD"[index]}: ${allocator}`, describe(plans[index])));
+    [state, ...rivals()].forEach(({ allocator }, index) => panes.all[index].show("seen", `${"ABCD"[index]}: ${allocator || about.allocator}`, describe(plans[index])));
   } else {
     panes.all[0].show("original", "Original", image ? `${image.size[1]} × ${image.size[0]} px` : "");
     const alone = whole() && image.kind === "document"; // the plan is of one page, the question is about all
@@ -101,8 +100,8 @@ function arrange() {
   showToken(null);
 }
 
-const heat = () => updateHeat(panes.all[0], image, about.patch, trail());
-const channel = () => updateChannel(panes.all[0], at("channels"), image, trail());
+const heat = () => updateHeat(panes.all[0], image, { ...request(), gaze: null });
+const channel = () => updateChannel(panes.all[0], at("channels"), image, request());
 
 // Which pages of a document the question is about.
 async function updateShares() {
@@ -228,7 +227,7 @@ function pointed(pane, point) {
 
 // ---- controls
 function fillShelf() {
-  if (image && !at("channels").hidden) fillChannels(at("channels"), about.channels, image, state.channel, trail(), chooseChannel);
+  if (image && !at("channels").hidden) fillChannels(at("channels"), about.channels, image, state.channel, request(), chooseChannel);
 }
 
 function chooseChannel(name) {
@@ -327,8 +326,7 @@ function listenToControls() {
   for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => {
     at("export").open = false;
     if (!plans[0]) return toast("Open a file first.");
-    const asked = { ...request(), scorer: plans[0].scorer };
-    return busy(() => save(button.dataset.export, { plan: plans[0], clip: clipping() ? clip : null, image, request: asked, footprints: state.footprints }));
+    return busy(() => save(button.dataset.export, { plan: plans[0], clip: clipping() ? clip : null, image, request: request(), footprints: state.footprints }));
   });
   at("keys").addEventListener("click", () => at("help").showModal());
   at("theme").addEventListener("click", changeTheme);
@@ -347,15 +345,20 @@ function listenToControls() {
   listen({ setMode, zoom: (factor) => panes.zoom(factor), turnPage, changeTheme, step, play: () => image?.times && timeline.toggle() });
 }
 
-const fillSelect = (select, names, chosen) => select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
+// The first option is empty: as the model has it.
+const fillSelect = (select, own, names, chosen) => select.replaceChildren(
+  new Option(`${own} (own)`, "", false, !chosen), ...names.map((name) => new Option(name, name, false, name === chosen)),
+);
 
 async function start() {
   restore();
   about = await busy(() => getJson("/api/about"));
   if (!about) return;
   if (!location.hash.includes("b=")) state.budget = about.budget;
-  fillSelect(at("allocator"), about.allocators, state.allocator);
-  fillSelect(at("scorer"), about.scorers, state.relevance);
+  if (!about.allocators.includes(state.allocator)) state.allocator = "";
+  if (!about.scorers.includes(state.relevance)) state.relevance = "";
+  fillSelect(at("allocator"), about.allocator, about.allocators, state.allocator);
+  fillSelect(at("scorer"), about.relevance, about.scorers, state.relevance);
   const said = { 1: "one look", 2: "two looks", auto: "until sure" };
   at("looks-choice").replaceChildren(...about.looks.map((one) => new Option(said[one], one, false, String(one) === state.looks)));
   new Rivals(at("rivals"), at("add-rival"), about, () => { arrange(); update(); });

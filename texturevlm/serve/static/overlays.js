@@ -2,30 +2,26 @@
 import { bitmap, newest, postJson } from "./api.js";
 import { busy } from "./status.js";
 import { state } from "./state.js";
-import { markChannel } from "./strip.js";
+import { channelOf, markChannel } from "./strip.js";
 
 const onlyHeat = newest(), onlyChannel = newest(), onlyAttention = newest();
 
-// trail: of a gaze, as text
-export async function updateHeat(pane, image, patch, trail) {
+// asked: as for a plan
+export async function updateHeat(pane, image, asked) {
   let found = null;
   if (image && state.heat) {
-    const { id, page, question, relevance } = state;
-    const query = new URLSearchParams({ page, question, relevance, patch, trail });
-    found = await busy(() => onlyHeat((signal) => bitmap(`/api/relevance/${id}.png?${query}`, signal)));
+    found = await busy(() => onlyHeat((signal) => bitmap("/api/relevance", signal, asked)));
     if (!found) return;
   }
   pane.relevance = found;
   pane.draw();
 }
 
-export async function updateChannel(pane, shelf, image, trail) {
+export async function updateChannel(pane, shelf, image, asked) {
   markChannel(shelf, state.channel);
   let found = null;
-  if (image && state.channel && (state.channel !== "gaze" || trail)) {
-    const query = new URLSearchParams({ page: state.page, ...(state.channel === "gaze" ? { trail } : {}) });
-    const path = `/api/channels/${image.id}/${encodeURIComponent(state.channel)}.jpg?${query}`;
-    found = await busy(() => onlyChannel((signal) => bitmap(path, signal)));
+  if (image && state.channel && (state.channel !== "gaze" || asked.trail?.length)) {
+    found = await busy(() => onlyChannel((signal) => bitmap(...channelOf(image, state.channel, asked, signal))));
     if (!found) return;
   }
   pane.channel = found;

@@ -1,7 +1,7 @@
-// What a link restores. Everything that the page shows follows from it.
+// What a link restores. Everything that the page shows follows from it. An empty name: as the model has it.
 const DEFAULTS = {
-  id: "", page: 0, question: "", budget: 273, allocator: "auto", relevance: "scout", looks: "1", whole: true,
-  against: "resize:scout", mode: "look", footprints: true, heat: false, channel: "", view: "",
+  id: "", page: 0, question: "", budget: 273, allocator: "", relevance: "", looks: "1", whole: true,
+  against: "resize:", mode: "look", footprints: true, heat: false, channel: "", view: "",
 };
 const SHORT = {
   id: "id", page: "p", question: "q", budget: "b", allocator: "a", relevance: "r", looks: "l", whole: "w",

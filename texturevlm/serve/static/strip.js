@@ -1,14 +1,15 @@
 // Below the pictures: the pages of a document or the moments of a video, and the channels.
 import { objectUrl } from "./api.js";
 
-function picture(path) {
+// call: path, signal and body
+function picture(...call) {
   const image = document.createElement("img");
   image.alt = "";
   // Loaded when it comes near: a document may have hundreds of pages.
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((one) => one.isIntersecting)) return;
     observer.disconnect();
-    objectUrl(path).then((url) => {
+    objectUrl(...call).then((url) => {
       image.onload = () => URL.revokeObjectURL(url);
       image.src = url;
     }).catch(() => {});
@@ -54,10 +55,15 @@ export function markShares(strip, shares, say) {
 
 const NEEDS = { encoder: "an encoder", previous: "a frame before", gaze: "a gaze: switch it on", relevance: "an earlier look", fixations: "earlier looks", attention: "a model" };
 
-// channels: as /api/about lists them; those that an image alone does not give say what they need. trail: of a gaze
-export function fillChannels(shelf, channels, image, chosen, trail, choose) {
-  const given = { page: image.page ?? 0, small: true };
-  const drawn = (one) => one.drawn || (one.name === "gaze" && trail);
+// Path, signal and body of the call for a channel; `gaze` is of the trail in what is asked.
+export function channelOf(image, name, asked, signal, small = false) {
+  if (name === "gaze") return ["/api/gaze", signal, asked];
+  return [`/api/channels/${image.id}/${encodeURIComponent(name)}.jpg?page=${image.page ?? 0}&small=${small}`, signal];
+}
+
+// channels: as /api/about lists them; those that an image alone does not give say what they need. asked: as for a plan
+export function fillChannels(shelf, channels, image, chosen, asked, choose) {
+  const drawn = (one) => one.drawn || (one.name === "gaze" && asked.trail?.length > 0);
   const buttons = [...channels].sort((one, other) => drawn(other) - drawn(one)).map((one) => {
     const { name, holds, needs } = one;
     const button = document.createElement("button"), label = document.createElement("span");
@@ -66,10 +72,9 @@ export function fillChannels(shelf, channels, image, chosen, trail, choose) {
     button.disabled = !drawn(one);
     button.dataset.channel = name;
     label.textContent = name.replaceAll("_", " ");
-    const query = new URLSearchParams(name === "gaze" ? { ...given, trail } : given);
     const empty = document.createElement("em");
     empty.textContent = `needs ${NEEDS[needs] ?? needs}`;
-    button.append(drawn(one) ? picture(`/api/channels/${image.id}/${name}.jpg?${query}`) : empty, label);
+    button.append(drawn(one) ? picture(...channelOf(image, name, asked, undefined, true)) : empty, label);
     button.addEventListener("click", () => choose(name));
     return button;
   });

@@ -45,7 +45,7 @@ _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in
 
 
 def make_config() -> Any:
-    """The Qwen3VLConfig."""
+    """The config of the reader for transformers."""
     vision = {
         "depth": 8,
         "hidden_size": 256,

@@ -289,7 +289,7 @@ class Workers:
                     stream.synchronize()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes that make pages."""
         for process in self._processes:
             process.kill()
 

@@ -47,7 +47,7 @@ class _Rewrite(NamedTuple):
 
 
 class AnswerWriter:
-    """Replaces answers on pages.
+    """Replaces answers on pages by similar words.
 
     fonts:  files of fonts
     words:  that letters are replaced by

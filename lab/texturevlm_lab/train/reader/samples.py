@@ -63,7 +63,7 @@ class Shape(NamedTuple):
     budgets: tuple[int, ...] = ()
 
     def budget(self, rng: np.random.Generator) -> int:
-        """A random budget."""
+        """Draw how many tokens a view has."""
         if rng.random() < 0.6:
             return int(rng.choice(self.budgets))
         return int(np.exp(rng.uniform(np.log(self.budgets[0]), np.log(self.budgets[-1]))))
@@ -157,7 +157,7 @@ def page_samples(
 
 
 def _chooser(page: ReaderPage, rng: np.random.Generator) -> Chooser:
-    """At a random magnification."""
+    """The choosers of the package on a page, at a random magnification."""
     return Chooser(page.image, int(rng.choice((32, 32, 26, 20))))
 
 

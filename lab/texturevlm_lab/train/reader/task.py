@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.check import check_count
+from texturevlm.text.edits import edit_distance
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.train.fit import generator_at
 from texturevlm_lab.train.reader.alphabet import decode_ids
@@ -31,16 +32,14 @@ from texturevlm_lab.train.reader.forward import (
     answers,
     character_losses,
 )
-from texturevlm_lab.train.reader.letters import LetterHead
+from texturevlm_lab.train.reader.heads import LetterHead, PlaceHead, token_shares
 from texturevlm_lab.train.reader.network import load_weights, make_network
 from texturevlm_lab.train.reader.packing import PackedPages, is_held
 from texturevlm_lab.train.reader.pages import PAGE_SIZE, ReaderPage, make_vocabulary, rendered, spoiled, turned
-from texturevlm_lab.train.reader.place import PlaceHead, token_shares
 from texturevlm_lab.train.reader.pool import Batch, Made, Pool, Workers, report_errors, sample_pages
 from texturevlm_lab.train.reader.questions import labelled_questions, table_questions
 from texturevlm_lab.train.reader.rewritten import AnswerWriter
 from texturevlm_lab.train.reader.samples import CROPS, SHAPES, page_samples
-from texturevlm_lab.train.reader.scores import error_rate
 from texturevlm_lab.train.reader.views import AHEAD, CHOOSERS, VIEW_KINDS
 from texturevlm_lab.train.render import Vocabulary, find_fonts
 from texturevlm_lab.train.render.fonts import family_name
@@ -74,7 +73,7 @@ class Drawn(NamedTuple):
 
 
 class ReaderTask:
-    """The task `reader`."""
+    """A task of `fit`: the reader learns to read and to answer."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -219,6 +218,11 @@ class ReaderTask:
             said = answers(self.plain, prompts, _LONGEST + 1).tolist()
         truth = zip(prompts.ids.tolist(), answer_starts(prompts.ids).tolist())
         return [(decode_ids(one), decode_ids(ids[first + 1 :])) for one, (ids, first) in zip(said, truth)]
+
+
+def error_rate(pairs: Sequence[tuple[str, str]]) -> float:
+    """Edits per true character, of (said, true) pairs."""
+    return sum(edit_distance(said, true) for said, true in pairs) / max(1, sum(len(true) for _, true in pairs))
 
 
 def _digest(path: Path) -> int:

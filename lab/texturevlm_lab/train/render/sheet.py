@@ -138,7 +138,7 @@ class Column(NamedTuple):
         return self.x0 + (self.width - width) / 2 if centred else self.x0
 
     def split(self, count: int, gap: float) -> list["Column"]:
-        """Columns side by side."""
+        """Cut a column into so many, side by side."""
         width = (self.width - gap * (count - 1)) / count
         starts = [self.x0 + i * (width + gap) for i in range(count)]
         return [Column(start, start + width, self.bottom) for start in starts]
@@ -207,7 +207,7 @@ class Sheet:
             self.entries.append(PlacedEntry(kind, label, value, head))
 
     def fill(self, x0: float, y0: float, x1: float, y1: float, shade: int = 255) -> None:
-        """A filled rectangle."""
+        """Lay ink over a rectangle."""
         spot = self._within(x0, y0, x1, y1)
         np.maximum(spot, shade, out=spot, casting="unsafe")
 

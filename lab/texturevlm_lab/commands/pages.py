@@ -1,4 +1,4 @@
-"""texturevlm render-pages: render synthetic pages, with their words as JSON, or with questions that `eval` reads."""
+"""texturevlm pack-pages, pack-reader and render-pages: the pages that the scout and the reader are trained on."""
 
 import argparse
 import json
@@ -9,7 +9,18 @@ from texturevlm.commands import arguments
 _WORDINGS = ("asked", "held_out")
 
 
-def add_render_pages(commands: arguments.Commands) -> None:
+def add_pages(commands: arguments.Commands) -> None:
+    help = "pack the pages that the scout is trained on"
+    parser = arguments.add_command(commands, "pack-pages", _pack_pages, help)
+    parser.add_page_data()
+    parser.add_out("FOLDER")
+    parser.add_option("--sets", "NAME", "data sets to pack (default: all of them)", nargs="+")
+
+    help = "pack the pages that the reader is trained on"
+    parser = arguments.add_command(commands, "pack-reader", _pack_reader, help)
+    parser.add_page_data()
+    parser.add_out("FOLDER")
+
     help = "render synthetic pages, with their words as JSON, or with questions"
     parser = arguments.add_command(commands, "render-pages", _render_pages, help)
     parser.add_out("FOLDER", "for page_0000.png, page_0000.json …")
@@ -24,6 +35,22 @@ def add_render_pages(commands: arguments.Commands) -> None:
         "in wordings that training asked or held out: `texturevlm eval docvqa FOLDER` reads them (no --words, --size)"
     )
     parser.add_argument("--questions", choices=_WORDINGS, help=questions)
+
+
+def _pack_pages(options: argparse.Namespace) -> int:
+    from texturevlm_lab.train.pages import SETS, pack
+
+    count = pack(options.data, options.words, options.out, options.limit, sets=options.sets or SETS)
+    print(f"{options.out}: {count} pages")
+    return 0
+
+
+def _pack_reader(options: argparse.Namespace) -> int:
+    from texturevlm_lab.train.reader.packing import pack_reader
+
+    count = pack_reader(options.data, options.words, options.out, options.limit)
+    print(f"{options.out}: {count} pages")
+    return 0
 
 
 def _render_pages(options: argparse.Namespace) -> int:

@@ -9,18 +9,18 @@ from PIL import Image, ImageDraw
 
 from tests.channels.test_fused import picture
 from tests.conftest import worst
-from texturevlm import Texture, choose_tokens, sample
+from texturevlm import Texture, TokenConfig, choose_tokens, sample
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.channels import fused as channels
 from texturevlm.ops import backend as backends
 from texturevlm.ops import cover
 from texturevlm.ops import lookup_kernel as probe
 from texturevlm.ops import mip_kernel as mip
-from texturevlm.ops import select as selection
-from texturevlm.placement.captured import CompiledChooser, captured_question, compile
+from texturevlm.placement.captured import CompiledChooser, captured_question, compile, no_graph_because
 from texturevlm.relevance import find_relevance, find_scorer, information
 from texturevlm.scout import Question, encode
 from texturevlm_lab.allocators import select as selection
+from texturevlm_lab.allocators.select import select as selection
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")
@@ -40,6 +40,11 @@ def paper(batch: int, height: int, width: int) -> torch.Tensor:
         24, -1
     )[..., :height]
     return image * (1 - 0.9 * strokes * lines[..., None] * (torch.arange(width) < width * 0.8))
+
+
+def chooser(budget: int, allocator: str, **how) -> CompiledChooser:
+    """What `compile` makes, without a size that is captured at once."""
+    return CompiledChooser(TokenConfig(budget, allocator, turn=0.0, **how), 8)
 
 
 def same(got, wanted) -> bool:
@@ -75,7 +80,7 @@ def test_bad_input_is_named():
         with pytest.raises(ValueError, match=message):
             compile(**{"size": (64, 64), "device": "cpu", **options})
     with pytest.raises(TypeError, match=r"compile: image must be a tensor \(\[B,\] C, H, W\), got str"):
-        CompiledChooser(4, "cascade", patch=8, relevance="none")("page.png")
+        chooser(4, "cascade", patch=8, relevance="none")("page.png")
 
 
 @pytest.fixture
@@ -118,8 +123,9 @@ def test_what_can_be_captured(made, monkeypatch):
     on_gpu = type("OnGpu", (), {"device": torch.device("cuda"), "shape": image.shape})()
 
     def reason(allocator, budget=9, scorer="none", **options):
-        chooser = CompiledChooser(budget, allocator, patch=32, relevance=scorer, **options)
-        return chooser._no_graph_because(on_gpu, find_scorer("compile", scorer))
+        return no_graph_because(
+            on_gpu, find_scorer("compile", scorer), TokenConfig(budget, allocator, turn=0.0, options=options)
+        )
 
     for allocator in CAPTURABLE:
         assert reason(allocator) is None
@@ -139,10 +145,10 @@ def test_what_can_be_captured(made, monkeypatch):
 
 def test_a_graph_belongs_to_the_scorer_that_the_question_calls_for(monkeypatch):
     """As if a CPU could capture: the captured function runs eagerly."""
-    monkeypatch.setattr("texturevlm.capture.no_graph_because", lambda *given: None)
+    monkeypatch.setattr("texturevlm.placement.captured.no_graph_because", lambda *given: None)
     image, question = lettered(), "What is the total?"
     texture = Texture((image,)).mipmapped()
-    look = CompiledChooser(12, "layers", patch=16, relevance="auto")
+    look = chooser(12, "layers", patch=16, relevance="auto")
     for asked, scorer in (("", "prior"), (question, "scout"), ("?", "prior")):
         wanted = choose_tokens(texture, asked, budget=12, patch=16, allocator="layers", relevance=scorer)
         assert same(look(image, asked), sample(texture, wanted))
@@ -155,10 +161,10 @@ def test_a_graph_belongs_to_the_scorer_that_the_question_calls_for(monkeypatch):
 
 def test_channels_have_a_graph_with_a_question_and_one_without(monkeypatch):
     """As if a CPU could capture."""
-    monkeypatch.setattr("texturevlm.capture.no_graph_because", lambda *given: None)
+    monkeypatch.setattr("texturevlm.placement.captured.no_graph_because", lambda *given: None)
     image, question = lettered(), "What is the total?"
     texture = Texture((image,)).mipmapped()
-    look = CompiledChooser(12, "layers", patch=16, relevance="channels")
+    look = chooser(12, "layers", patch=16, relevance="channels")
     for asked in ("", question, ""):
         wanted = choose_tokens(texture, asked, budget=12, patch=16, allocator="layers", relevance="channels")
         assert same(look(image, asked), sample(texture, wanted))

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from texturevlm.placement import TokenConfig, choose_tokens
+from texturevlm.placement import prepare as prepare_picture
+from texturevlm.placement.placement import question_chance
 from texturevlm.relevance import AttentionScorer, Balance, Relevance, WordsScorer, find_relevance, prepare
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.types import Texture
@@ -190,11 +193,15 @@ def test_without_a_question_nothing_was_asked(texture, read, scorer, question):
 
 
 def test_what_a_scorer_needs_is_said(texture):
-    with pytest.raises(ValueError, match=r"'attention' needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"):
+    with pytest.raises(
+        ValueError, match=r"got 'attention', which needs a map: relevance=tv\.SCORERS\['attention'\]\(map\)"
+    ):
         choose_tokens(texture, relevance="attention")
-    with pytest.raises(ValueError, match=r"needs models: write embedding:MODEL,PCA, or give rel"):
+    with pytest.raises(ValueError, match=r"got 'embedding' without its models: write embedding:MODEL,PCA"):
         choose_tokens(texture, "a dog", relevance="embedding")
-    with pytest.raises(ValueError, match="relevance must be one of auto, words, scout, prior, channels, embedding"):
+    with pytest.raises(
+        ValueError, match="relevance must be one of auto, words, scout, prior, channels, none, got 'magic'"
+    ):
         choose_tokens(texture, relevance="magic")
     with pytest.raises(ValueError, match=r"attention must be \(1, h, w\), got \(2, 3, 3\)"):
         choose_tokens(texture, relevance=AttentionScorer(torch.ones(2, 3, 3)))
@@ -209,8 +216,9 @@ def test_only_a_calibrated_scorer_judges_which_image_is_meant(texture, read):
     confident = Corner()
     confident.calibrated, confident.score = True, lambda prepared, question, maps: (maps.ink * 1e-6, maps)
     for scorer, chance in ((Corner(), 1.0), (confident, 0.1), (AttentionScorer(torch.ones(1, 2, 2)), 1.0)):
-        prepared = prepare(texture, scorer, patch=8)
-        assert question_chance(prepared, "where?", prepared.find("where?")) == pytest.approx(chance)
+        picture = prepare_picture(texture, TokenConfig(patch=8, turn=0.0))
+        found = picture.memo.find("where?", scorer=scorer)
+        assert question_chance(picture, "where?", found) == pytest.approx(chance)
 
 
 def test_the_scout_takes_the_question_and_ocr_runs_by_name_alone(texture, monkeypatch):
@@ -264,10 +272,10 @@ def test_a_list_of_textures_gives_a_list_of_allocations():
 
 def test_images_share_one_budget_and_a_blank_one_needs_little():
     busy, blank = torch.rand(3, 320, 320), torch.ones(3, 320, 320)
-    first, second = choose_tokens([Texture.open(busy), Texture.open(blank)], budget=24, relevance="none", share=True)
+    first, second = choose_tokens([Texture.open(busy), Texture.open(blank)], budget=72, relevance="none", share=True)
     used = [int(one.valid.sum()) for one in (first, second)]
-    assert sum(used) <= 24 and used[0] > 2 * used[1] >= 2
-    batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=24, relevance="none", share=True)
+    assert sum(used) <= 72 and used[0] > 2 * used[1] >= 2
+    batch = choose_tokens(Texture.open(torch.stack([busy, blank])), budget=72, relevance="none", share=True)
     assert batch.batch == 2 and batch.valid.sum(1).tolist() == used
     assert torch.equal(batch.centre[0, : used[0]], first.centre[0, : used[0]])
 

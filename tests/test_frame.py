@@ -7,21 +7,10 @@ import pytest
 import torch
 
 import texturevlm as tv
-from texturevlm.frame import (
-    TextRegion,
-    UprightFrame,
-    as_read,
-    check_turn,
-    following,
-    reading_angle,
-    turned_back,
-    turned_maps,
-    turned_upright,
-    upright_frame,
-    upright_size,
-)
+from texturevlm.frame import Frame, TextRegion, check_turn, following, upright_frame, upright_size
 from texturevlm.ops.line_angles import line_angles
-from texturevlm.relevance import orientation
+from texturevlm.relevance import orientation, prepare
+from texturevlm.vlm.upright import as_read, reading_angle
 
 SIZE = (96, 160)
 
@@ -37,12 +26,6 @@ def smooth(size=SIZE):
     """An image without symmetry that can be interpolated: (1, 3, H, W)."""
     y, x = torch.meshgrid(torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij")
     return torch.stack([x, y, 0.5 + 0.5 * torch.sin(5 * x + 2 * y)])[None]
-
-
-def whole(size, angle):
-    """The frame of all of an image."""
-    height, width = upright_size(size, angle)
-    return UprightFrame(angle, size, (-width / 2, -height / 2, width / 2, height / 2))
 
 
 def footprints(size, patch=8):
@@ -76,18 +59,29 @@ def test_quarter_turns_lose_nothing():
     texture = tv.Texture(torch.rand(1, 3, *SIZE))
     for quarter, angle in enumerate((0.0, 90.0, 180.0, -90.0)):
         turned = tv.Texture(texture.levels[0].rot90(-quarter, (2, 3)).contiguous())  # clockwise
-        assert torch.equal(turned_upright(turned, upright_frame(turned, angle)).levels[0], texture.levels[0])
+        assert torch.equal(upright_frame(turned, angle).show(turned).levels[0], texture.levels[0])
+
+
+@pytest.mark.parametrize("angle", [0.0, 90.0, 180.0, -90.0, 5.0, -120.0])
+def test_frames_compose_and_are_inverted(angle):
+    outer = Frame.turned(SIZE, angle)
+    inner = Frame.stretch((2 * outer.size[0], 3 * outer.size[1]), outer.size)
+    both, points = outer.compose(inner), torch.rand(7, 2) * 100
+    torch.testing.assert_close(both.apply(points), outer.apply(inner.apply(points)), atol=1e-3, rtol=0)
+    torch.testing.assert_close(both.inverse().apply(both.apply(points)), points, atol=1e-3, rtol=0)
+    assert (both.size, both.given, both.inverse().size) == (inner.size, SIZE, SIZE)
+    assert (outer.angle - angle) % 360 == pytest.approx(0, abs=1e-9) and outer.is_whole == (angle == 0)
 
 
 @pytest.mark.parametrize("angle", [90.0, 180.0, -90.0, 5.0, 45.0, -120.0])
 def test_patches_of_turned_footprints_are_those_of_the_upright_image(angle):
     texture = tv.Texture(smooth())
     frame = upright_frame(texture, angle)
-    upright = turned_upright(texture, frame)
+    upright = frame.show(texture)
     height, width = upright.size
     boxes = torch.tensor([[[-8.0, -8.0, 8.0, 8.0], [0.0, -16.0, 16.0, 0.0]]]) + torch.tensor([width, height] * 2) / 2
     allocation = tv.Allocation.of_boxes(boxes, upright.size, 8)
-    back = turned_back(allocation, frame)
+    back = frame.footprints(allocation)
     wanted = tv.sample(upright.mipmapped(), allocation).pixels
     got = tv.sample(texture.mipmapped(), back).pixels
     assert torch.allclose(got, wanted, atol=0.02)
@@ -98,7 +92,7 @@ def test_patches_of_turned_footprints_are_those_of_the_upright_image(angle):
 def test_a_model_places_tokens_in_the_upright_frame(angle):
     size = upright_size(SIZE, angle)
     allocation = footprints(size)
-    read = as_read("here", turned_back(allocation, whole(SIZE, angle)))
+    read = as_read("here", Frame.turned(SIZE, angle).footprints(allocation))
     assert read.upright.all()
     for name in ("ddx", "ddy"):
         assert torch.allclose(getattr(read, name), getattr(allocation, name), atol=1e-3)
@@ -112,7 +106,7 @@ def test_a_model_places_tokens_in_the_upright_frame(angle):
 
 
 def test_a_stamp_is_read_upright_at_its_place():
-    page, stamp = footprints(SIZE), turned_back(footprints(upright_size(SIZE, 30)), whole(SIZE, 30))
+    page, stamp = footprints(SIZE), Frame.turned(SIZE, 30).footprints(footprints(upright_size(SIZE, 30)))
     axes = {name: torch.cat([getattr(page, name)[:, :2], getattr(stamp, name)[:, 2:]], 1) for name in ("ddx", "ddy")}
     mixed = replace(page, **axes)
     read = as_read("here", mixed)
@@ -163,7 +157,7 @@ def test_mirrored_footprints_and_several_angles_in_a_batch_are_refused():
     mirrored = replace(allocation, ddx=-allocation.ddx)
     with pytest.raises(ValueError, match=r"here: allocation must have footprints with perpendicular axes.*got 3"):
         as_read("here", mirrored)
-    turned = turned_back(footprints(upright_size(SIZE, 30)), whole(SIZE, 30))
+    turned = Frame.turned(SIZE, 30).footprints(footprints(upright_size(SIZE, 30)))
     both = allocation.each(lambda column: column.repeat(2, *[1] * (column.dim() - 1)))
     both.ddx[1], both.ddy[1] = turned.ddx[0], turned.ddy[0]
     with pytest.raises(ValueError, match="one angle for all images of a batch, got 2"):
@@ -173,7 +167,7 @@ def test_mirrored_footprints_and_several_angles_in_a_batch_are_refused():
 def test_the_colour_of_paper_lies_beyond_the_border():
     image = torch.ones(1, 3, *SIZE)
     image[..., 40:60, 60:100] = 0
-    upright = turned_upright(tv.Texture(image), whole(SIZE, 45.0)).levels[0]
+    upright = Frame.turned(SIZE, 45.0).show(tv.Texture(image)).levels[0]
     assert (upright[..., :4, :4] == 1).all()
     assert upright.min() < 0.1
 
@@ -182,10 +176,10 @@ def test_blank_corners_are_cut_off():
     image = torch.ones(1, 3, 400, 400)
     image[..., 190:210, 100:300] = 0
     frame = upright_frame(tv.Texture(image), 30.0)
-    x0, y0, x1, y1 = frame.box
+    left = float(frame.inverse().apply(torch.tensor([200.0, 200.0]))[0])  # of the middle of the image
     corner = 100 * math.cos(math.radians(30)) + 10 * math.sin(math.radians(30))
-    assert -corner - 20 < x0 < -corner < corner < x1 < corner + 20
-    assert y1 - y0 < 180
+    assert corner < left < corner + 20 and corner < frame.size[1] - left < corner + 20
+    assert frame.size[0] < 180
     assert upright_frame(tv.Texture(image), 90.0).size == (400, 400)
     assert upright_frame(tv.Texture(torch.ones(1, 3, 100, 100)), 45.0).size == (142, 142)  # all of it is blank
 
@@ -214,7 +208,7 @@ def test_bad_turns_are_refused(turn):
 def test_what_was_prepared_unturned_is_refused():
     texture = tv.Texture(torch.rand(1, 3, 64, 64))
     with pytest.raises(TypeError, match="relevance must be a scorer or its name with turn"):
-        tv.choose_tokens(texture, relevance=tv.prepare(texture, "none"), turn=90)
+        tv.choose_tokens(texture, relevance=prepare(texture, "none"), turn=90)
 
 
 def test_angles_are_kept_between_half_turns():
@@ -253,10 +247,10 @@ def test_maps_that_a_scorer_holds_are_turned_with_the_image(turn, scorer):
 def test_turned_maps_lie_where_the_turned_image_lies():
     texture, there, _ = marked()
     for angle in (90.0, 35.0):
-        frame = whole(texture.size, angle)
+        frame = Frame.turned(texture.size, angle)
         wide = torch.nn.functional.interpolate(there[:, None], texture.size, mode="bilinear").expand(-1, 3, -1, -1)
-        wanted = turned_upright(tv.Texture((wide.contiguous(),)), frame).levels[0][:, :1]
-        found = turned_maps(there, frame)[:, None]
+        wanted = frame.show(tv.Texture((wide.contiguous(),))).levels[0][:, :1]
+        found = frame.maps(there)[:, None]
         wanted = torch.nn.functional.interpolate(wanted, found.shape[2:], mode="area")
         assert (found - wanted).abs().mean() < 0.01
 
