@@ -110,7 +110,7 @@ def doors() -> "Iterator[tuple[str, AskConfig | str]]":
     yield "VideoStream(…)", _stream(tv.VideoStream((64, 64)))
     for command, *words in (("look", __file__), ("allocate", __file__), ("corpus", ".", "--out", "DIR")):
         yield f"texturevlm {command}", AskConfig(arguments.tokens_of(_parsed(command, *words)))
-    yield "texturevlm serve, no model", AskConfig(tv.TokenConfig())
+    yield "texturevlm serve, no model", _server(None)
     arguments.quiet_bars("doctor")
     try:
         model = tv.load_vlm("reader", device="cpu", captured=False)
@@ -129,7 +129,7 @@ def _doors_of(model: "VLM") -> "Iterator[tuple[str, AskConfig | str]]":
     network, wrapped = model.model, model.processor
     config, processor = network.config, wrapped.processor
     yield "reader: ask, chat, clips, PDFs", model.config
-    yield "reader: server", model.config_for()
+    yield "reader: server", _server(model)
     yield "reader: TextureProcessor", AskConfig(tv.TextureProcessor.from_pretrained("reader").config_for(1))
     # A processor that no TextureProcessor was saved for knows nothing of the checkpoint but what config.json says.
     yield "reader: attach", AskConfig(tv.attach(network, processor).config_for(1))
@@ -141,6 +141,15 @@ def _doors_of(model: "VLM") -> "Iterator[tuple[str, AskConfig | str]]":
         return
     lmms = import_module("texturevlm_lab.evaluate.lmms_model")
     yield "reader: lmms-eval", lmms.TextureModel("reader", device="cpu").vlm.config
+
+
+def _server(model: "VLM | None") -> "AskConfig | str":
+    """What a server with this model takes where a client gives nothing."""
+    if find_spec("fastapi") is None:
+        return "not installed"
+    from texturevlm.serve.app import Settings
+
+    return Settings(model=model).config
 
 
 def _stream(stream: "VideoStream") -> "AskConfig":

@@ -13,8 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from queue import Queue
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -123,22 +122,22 @@ class UnitWorker:
         unit = self.ledger.unit(number)
         name, rows = self.ledger.data_name(number, self.recipe), 0
         about = {"write": self.recipe.write, "patch": self.recipe.patch, "unit": unit.id, "recipe": self.recipe.digest}
-        with self.ledger.store.writing(name) as path, ExitStack() as stack:
-            writing = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="write"))
+        with (
+            self.ledger.store.writing(name) as path,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
+            closing(self.windows(unit, clock, tries)) as windows,
+        ):
             writer = FORMATS[self.recipe.format].writer(path, about, DTYPES[self.recipe.write])
-            written: Future[None] | None = None
-            windows = stack.enter_context(closing(self.windows(unit, clock, tries)))
+            written = writing.submit(self._write, writer, [], clock)
             for window in windows:
                 made, bad = self.rows(window, clock)
                 faults += bad
-                if written is not None:
-                    written.result()
+                written.result()
                 written = writing.submit(self._write, writer, made, clock)
                 rows += len(made)
                 if tell is not None:
                     tell(len(made), len(bad), clock.since_last())
-            if written is not None:
-                written.result()
+            written.result()
             with clock.timing("write"):
                 writer.close()
                 size, digest = path.stat().st_size, file_digest(path)
@@ -157,40 +156,27 @@ class UnitWorker:
     # Reading and decoding.
 
     def windows(self, unit: Unit, clock: Clock, tries: int = 0) -> Generator[Window, None, None]:
-        """The images of a unit in order, decoded ahead."""
-        ready: Queue[Window | BaseException | None] = Queue(WAITING)
-        stopped = threading.Event()
-
-        def produce() -> None:
-            try:
-                window, held = Window(), 0
-                for found in self._decoded(unit, clock, tries):
-                    if stopped.is_set():
-                        return
-                    window.append(found)
-                    held += found.pixels.nbytes if isinstance(found, DecodedImage) else 0
-                    whole = len(window) % self.recipe.batch == 0
-                    if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
-                        ready.put(window)
-                        window, held = Window(), 0
-                ready.put(window)
-                ready.put(None)
-            except BaseException as error:  # for the thread that waits for windows
-                ready.put(error)
-
-        reader = threading.Thread(target=produce, name="read", daemon=True)
-        reader.start()
+        """The images of a unit in order, decoded ahead by another thread."""
+        made = self._windows(unit, clock, tries)
+        reader = ThreadPoolExecutor(1, thread_name_prefix="read")
         try:
-            while (window := ready.get()) is not None:
-                if isinstance(window, BaseException):
-                    raise window
+            ahead = deque(reader.submit(next, made, None) for _ in range(1 + WAITING))
+            while (window := ahead.popleft().result()) is not None:
+                ahead.append(reader.submit(next, made, None))
                 yield window
         finally:
-            stopped.set()
-            while reader.is_alive():  # it may wait for room
-                while not ready.empty():
-                    ready.get()
-                reader.join(0.01)
+            reader.shutdown(cancel_futures=True)
+
+    def _windows(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Window]:
+        window, held = Window(), 0
+        for found in self._decoded(unit, clock, tries):
+            window.append(found)
+            held += found.pixels.nbytes if isinstance(found, DecodedImage) else 0
+            whole = len(window) % self.recipe.batch == 0
+            if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
+                yield window
+                window, held = Window(), 0
+        yield window
 
     def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[DecodedImage | Fault]:
         ahead = 1 if tries else 2 * self.threads
