@@ -98,17 +98,11 @@ def existing_file(text: str) -> Path:
     """The type of an argument that names a file to read."""
     if is_url(text):
         raise argparse.ArgumentTypeError(f"must be a file on this machine, got the URL {text}; download it first")
-    path = Path(text)
-    if path.is_dir():
+    if Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, got the folder {text}")
-    if not path.exists():
+    if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"no such file: {text}")
-    return path
-
-
-def file_or_url(text: str) -> Path | str:
-    """The type of an argument that names an image: a file to read, or a URL, which `Texture.open` looks for."""
-    return text if is_url(text) else existing_file(text)
+    return Path(text)
 
 
 def existing_path(text: str) -> Path:
@@ -116,6 +110,16 @@ def existing_path(text: str) -> Path:
     if not is_url(text) and not Path(text).exists():
         raise argparse.ArgumentTypeError(f"no such file or folder: {text}")
     return Path(text) if Path(text).is_dir() else existing_file(text)
+
+
+def file_or_url(text: str) -> Path | str:
+    """The type of an argument that names an image: a file to read, or a URL, which `Texture.open` looks for."""
+    return text if is_url(text) else existing_file(text)
+
+
+def video_or_images(text: str) -> Path | str:
+    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
+    return Path(text) if Path(text).is_dir() else text if text.startswith("camera:") else file_or_url(text)
 
 
 def count(text: str) -> int:
@@ -141,7 +145,7 @@ def count_or_share(text: str) -> int | float:
 
 
 def angle_or_auto(text: str) -> float | str:
-    """Degrees, or auto."""
+    """The type of an option that takes degrees, or auto."""
     try:
         found = text if text == "auto" else float(text)
     except ValueError:
@@ -165,13 +169,6 @@ def counts(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
     return found
-
-
-def video_or_images(text: str) -> str | Path:
-    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
-    if is_url(text) or text.startswith("camera:"):
-        return text
-    return Path(text) if Path(text).is_dir() else existing_file(text)
 
 
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:

@@ -128,7 +128,7 @@ def build(
     kind:      what the source is, a key of sources.KINDS
     questions: JSONL with key and question: tokens are chosen for them, one row per question
     retry_errors: whether units with errors are done again
-    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, buckets, unit
+    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, turn, buckets, unit
     """
     check_choice("corpus", "engine", engine, ENGINES)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

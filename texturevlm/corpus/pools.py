@@ -24,7 +24,7 @@ import torch
 
 from texturevlm.corpus.ledger import Manifest
 from texturevlm.corpus.sources import said
-from texturevlm.corpus.worker import UnitWorker
+from texturevlm.corpus.worker import OCR_LOG, UnitWorker
 
 PATIENCE = 1.0  # seconds until `next` gives up
 LEAVING = 10.0  # seconds that a worker without a unit has to end by itself
@@ -99,7 +99,7 @@ class InProcessPool:
     workers = 1
 
     def __init__(self, url: str, *, device: str, threads: int) -> None:
-        self._threads = torch.get_num_threads()
+        self._before = torch.get_num_threads(), OCR_LOG.level
         self.worker = UnitWorker(url, device=device, threads=threads)
         self.events: deque[Event] = deque()
 
@@ -115,7 +115,9 @@ class InProcessPool:
 
     def close(self) -> None:
         self.worker.pool.shutdown()
-        torch.set_num_threads(self._threads)  # the worker took one, and this process is the caller's
+        threads, level = self._before  # the worker took one and said nothing, and this process is the caller's
+        torch.set_num_threads(threads)
+        OCR_LOG.setLevel(level)
 
 
 def process_context() -> Any:

@@ -24,7 +24,7 @@ _NUMBERS = count()
 
 
 class Store:
-    """A folder.
+    """A folder whose files appear whole or not at all.
 
     url: a path, or a URL that fsspec knows (s3://bucket/folder); some need a package of their own, which fsspec names
     """

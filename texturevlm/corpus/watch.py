@@ -51,7 +51,7 @@ class Watch:
         self.draw()
 
     def finished(self) -> None:
-        """Count a unit."""
+        """Count a unit that is done."""
         self.done += 1
         self.draw(last=self.done == self.units)
 

@@ -138,7 +138,7 @@ def ledger_alone(folder: Path, rows: int) -> list[str]:
 def _mark_done(folder: Path, ledger: Ledger, count: int) -> None:
     """Manifests and empty data of the first units, as a run leaves them."""
     fields = {"rows": PER_UNIT, "errors": 0, "bytes": 0, "digest": "", "seconds": {}, "wall": 0.0}
-    for number, digest in zip(range(count), ledger.listing.digests()):
+    for number, digest in zip(range(count), ledger.digests()):
         for kind, suffix in (("data", "parquet"), ("done", "json")):
             path = folder / kind / f"{number // 1000:04}" / f"{number:07}.{suffix}"
             if number % 1000 == 0:
