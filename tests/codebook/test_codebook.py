@@ -17,7 +17,8 @@ from texturevlm.codebook import (
     token_features,
     tower_digest,
 )
-from texturevlm.codebook.nearest import kmeans, nearest
+from texturevlm.codebook.codebook import nearest
+from texturevlm.codebook.fit import kmeans
 
 WIDTH = 12
 

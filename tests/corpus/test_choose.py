@@ -7,7 +7,7 @@ from PIL import Image
 
 import texturevlm as tv
 from tests.corpus import picture
-from texturevlm.corpus.choose import Chooser, Decoded, allocation_from, ladder, stretch
+from texturevlm.corpus.choose import Chooser, DecodedImage, allocation_from, ladder, stretch
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.relevance.scorers import ScoutScorer
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def decoded(seed, height, width, question=""):
-    return Decoded(str(seed), "", np.array(picture(seed, height, width)), question, {})
+    return DecodedImage(str(seed), "", np.array(picture(seed, height, width)), question, {})
 
 
 def chooser(**options):
@@ -86,13 +86,31 @@ def test_a_batch_of_questions_gives_each_image_its_own(tmp_path):
     page = tv.Texture.open("examples/invoice.png").levels[0][:, :, :480, :640]
     pixels = page[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
     asked = ["What is the invoice number?", "Who sent it?"]
-    images = [Decoded(one, "", pixels, one, {}) for one in asked]
+    images = [DecodedImage(one, "", pixels, one, {}) for one in asked]
     small = chooser(relevance="scout", budget=32)
     table, _ = small(small.bucket(images[0]), images).table()
     assert not np.allclose(table[0], table[1])
     for place, image in enumerate(images):
         alone, _ = small(small.bucket(image), [image]).table()
         assert np.allclose(table[place], alone[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("turn", [90, "auto"])
+def test_images_are_turned_upright_one_by_one(turn):
+    """The tokens of a turned page are those of `place` in it, each with its own question."""
+    page = tv.Texture.open("examples/invoice.png").levels[0][:, :, :480, :640].rot90(-1, (2, 3))
+    pixels = page[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    asked = ["What is the invoice number?", "Who sent it?"]
+    images = [DecodedImage(question, "", pixels, question, {}) for question in asked]
+    turned = chooser(relevance="scout", budget=32, turn=turn)
+    table, used = turned(turned.bucket(images[0]), images).table()
+    for place, question in enumerate(asked):
+        wanted = tv.choose_tokens(tv.Texture((page,)), question, how=turned.recipe.tokens)
+        found = allocation_from(torch.from_numpy(table[place][used[place]]), images[0].size, 8)
+        assert not torch.allclose(found.ddx[0, :, 1], torch.zeros(1)), "footprints lie along the text"
+        if place == 0:
+            assert np.allclose(found.centre, wanted.centre[0][wanted.valid[0]], atol=0.05)
+    assert not np.allclose(table[0], table[1])
 
 
 def test_large_images_come_in_small_batches():
@@ -119,7 +137,7 @@ def test_a_batch_of_photographs_is_spared_the_scout(monkeypatch, kinds):
     """With the tokens of each image by itself; what fills a batch up does not count."""
     pages = {"photographs": 0, "both": 1, "pages": 2}[kinds]
     pictures = [scene(1), scene(2)][pages:] + [printed()] * pages
-    images = [Decoded(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
+    images = [DecodedImage(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
     plain, fast = chooser(relevance="prior", batch=3, budget=9), chooser(relevance="prior", batch=3, budget=9)
     bucket = plain.bucket(images[0])
     wanted = [plain(bucket, [image]) for image in images]
@@ -157,7 +175,7 @@ def test_a_captured_batch_is_an_uncaptured_one(relevance, buckets):
 def test_photographs_and_pages_take_turns():
     """Each kind of batch has a graph of its own behind the same maps."""
     batches = {
-        kind: [Decoded(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
+        kind: [DecodedImage(str(at), "", np.array(one), "", {}) for at, one in enumerate(pictures)]
         for kind, pictures in {
             "photographs": [scene(seed, 256, 256) for seed in range(4)],
             "pages": [printed(256, 256)] * 4,

@@ -8,9 +8,8 @@ import pytest
 from tests.corpus import fill, made
 from texturevlm.cli import main
 from texturevlm.commands import corpus as command
-from texturevlm.corpus.formats import FORMATS
+from texturevlm.corpus.formats import DTYPES, FORMATS
 from texturevlm.corpus.payloads import PAYLOADS
-from texturevlm.corpus.rows import DTYPES
 from texturevlm.corpus.sources import KINDS
 from texturevlm.corpus.watch import Watch
 
@@ -76,7 +75,7 @@ def test_the_command_offers_all_there_is():
 def test_the_slowest_stage_is_named():
     watch = Watch(4, 1, quiet=True)
     watch.begin({"read": 2, "decode": 2, "choose": 1, "encode": 1, "write": 1})
-    watch.told(10, 1, {"read": 0.1, "decode": 4.0, "choose": 3.0, "encode": 0.0, "write": 0.5})
+    watch.add(10, 1, {"read": 0.1, "decode": 4.0, "choose": 3.0, "encode": 0.0, "write": 0.5})
     watch.finished()
     assert watch.rates() == pytest.approx({"read": 200, "decode": 5, "choose": 10 / 3, "write": 20})
     assert watch.bottleneck() == "choose" and "choose 3.3 (bottleneck)" in watch.line() and "1 errors" in watch.line()

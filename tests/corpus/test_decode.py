@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from texturevlm.corpus import decode, decode_gpu
+from texturevlm.corpus import decode
 from texturevlm.corpus.decode import decoder_of, find_decoder, pillow
 
 CPU = torch.device("cpu")
@@ -48,10 +48,10 @@ class Codec(ModuleType):
 @pytest.fixture(params=["nvimgcodec", "torchcodec"])
 def codec(request, monkeypatch):
     made = Codec()
-    for module in decode_gpu.MODULES.values():
+    for module in decode.MODULES.values():
         monkeypatch.setitem(sys.modules, module.partition(".")[0], ModuleType("package"))
-        monkeypatch.setitem(sys.modules, module, made if module == decode_gpu.MODULES[request.param] else None)
-    monkeypatch.setattr(decode_gpu, "_own", type("Own", (), {})())
+        monkeypatch.setitem(sys.modules, module, made if module == decode.MODULES[request.param] else None)
+    monkeypatch.setattr(decode, "_own", type("Own", (), {})())
     return request.param, made
 
 
@@ -61,7 +61,7 @@ def test_on_a_gpu_its_decoder_comes_first(codec):
     assert find_decoder("auto", "cpu") in decode.DECODERS and find_decoder("pillow", "cuda") == "pillow"
     with pytest.raises(ValueError, match=f"decoder '{name}' needs --device cuda, got cpu"):
         find_decoder(name, "cpu")
-    other = next(one for one in decode_gpu.MODULES if one != name)
+    other = next(one for one in decode.MODULES if one != name)
     with pytest.raises(ImportError, match=f"decoder '{other}' needs the package .*, which cannot be imported"):
         find_decoder(other, "cuda")
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.corpus import content, encoded, faults, fill, made, picture
 from texturevlm import corpus
-from texturevlm.corpus import pools, ray_pool, worker
+from texturevlm.corpus import pools, worker
 from texturevlm.corpus.build import gpu_workers
 from texturevlm.corpus.choose import Chooser
 from texturevlm.corpus.decode import DECODERS
@@ -148,7 +148,7 @@ def test_a_worker_that_cannot_begin_says_why(source, tmp_path):
     assert made(source, tmp_path / "out").rows == 10  # the folder is free again
 
 
-class DeadlyActor(ray_pool._Actor):
+class DeadlyActor(pools._Actor):
     """As `serve_deadly`, on a node of a cluster."""
 
     def __init__(self, *given):
@@ -164,7 +164,7 @@ def test_a_ray_cluster_makes_the_same_bytes(source, whole, tmp_path, monkeypatch
     try:
         found = made(source, tmp_path / "out", engine="ray", workers=2)
         assert (found.rows, found.failed) == (10, {}) and content(tmp_path / "out") == whole
-        monkeypatch.setattr(ray_pool, "_Actor", DeadlyActor)
+        monkeypatch.setattr(pools, "_Actor", DeadlyActor)
         deadly = fill(tmp_path / "in", 2)
         (deadly / "b.jpg").write_bytes(encoded(picture(21), "JPEG", comment=b"|always"))
         found = made(deadly, tmp_path / "deadly", engine="ray", workers=1)

@@ -89,7 +89,7 @@ def test_images_that_cannot_be_decoded(tmp_path):
 
 def test_an_image_that_changed_since_it_was_planned(tmp_path, monkeypatch):
     source = fill(tmp_path / "in", 3)
-    monkeypatch.setattr(pools.HerePool, "submit", stop)
+    monkeypatch.setattr(pools.InProcessPool, "submit", stop)
     with pytest.raises(KeyboardInterrupt):
         made(source, tmp_path / "out")
     monkeypatch.undo()

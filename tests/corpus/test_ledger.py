@@ -12,8 +12,7 @@ import pytest
 
 from tests.corpus import FAST, content, fill, keys, made
 from texturevlm import corpus
-from texturevlm.corpus.ledger import Ledger
-from texturevlm.corpus.listing import Entry, write_listing
+from texturevlm.corpus.ledger import Entry, Ledger, write_entries
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import UnitWorker
 
@@ -183,14 +182,14 @@ def test_units_with_errors_are_done_again_if_asked(source, tmp_path):
 def test_a_listing_of_any_length_is_read_unit_by_unit(tmp_path):
     store = Store(tmp_path)
     entries = [Entry(f"/images/{index}.png", index, "etag", {"key": str(index)}) for index in range(25)]
-    planned = write_listing(store, iter(entries), 10)
+    planned = write_entries(store, iter(entries), 10)
     assert planned[:2] == (3, 25)
-    listing = Ledger(store).listing
+    listing = Ledger(store)
     assert [len(listing.unit(number).entries) for number in range(3)] == [10, 10, 5]
     assert listing.unit(2).entries == tuple(entries[20:])
     assert [listing.unit(number).digest for number in range(3)] == list(listing.digests())
     changed = [*entries[:24], entries[24]._replace(etag="other")]
-    assert write_listing(Store(tmp_path / "b"), iter(changed), 10).digest != planned.digest
+    assert write_entries(Store(tmp_path / "b"), iter(changed), 10).digest != planned.digest
 
 
 def test_manifests_have_times_and_counts(source, tmp_path):

@@ -38,7 +38,7 @@ def test_questions_of_a_run_that_was_killed_while_it_planned(tmp_path):
 
 
 def test_equal_hashes_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("texturevlm.corpus.questions._hash", lambda key: len(key))
+    monkeypatch.setattr("texturevlm.corpus.questions.key_hash", lambda key: len(key))
     write_questions(Store(tmp_path / "out"), check_questions(write(tmp_path / "q", ("a", "1", {}), ("b", "2", {}))))
     assert Questions(Store(tmp_path / "out")).about("b") == [("2", {})]
 

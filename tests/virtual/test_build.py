@@ -10,8 +10,7 @@ from PIL import Image
 from texturevlm.cli import main
 from texturevlm.virtual import build_pyramid
 from texturevlm.virtual.mips import MipPages
-from texturevlm.virtual.source import PageKey
-from texturevlm.virtual.tiff import TiffSource
+from texturevlm.virtual.sources import PageKey, TiffSource
 
 pyvips = pytest.importorskip("pyvips")
 pytest.importorskip("imagecodecs")

@@ -8,7 +8,7 @@ from PIL import Image
 from tests.virtual.test_refine import QUESTION
 from texturevlm.cli import main
 from texturevlm.relevance import refine
-from texturevlm.virtual.tiff import TiffSource
+from texturevlm.virtual.sources import TiffSource
 
 
 @pytest.fixture(autouse=True)

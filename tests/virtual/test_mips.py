@@ -8,7 +8,7 @@ from tests.virtual.sources import ArraySource, as_levels, stored_levels
 from texturevlm.ops.mip import level_extents
 from texturevlm.virtual import mips as module
 from texturevlm.virtual.mips import MipPages
-from texturevlm.virtual.source import PageKey, as_colours
+from texturevlm.virtual.sources import PageKey, as_colours
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from PIL import Image
 import texturevlm as tv
 from tests.virtual.conftest import SIZE
 from texturevlm.virtual import build_pyramid, mips, open_paged, opening
-from texturevlm.virtual.tiff import TiffSource
+from texturevlm.virtual.sources import TiffSource
 
 
 def test_a_large_pyramid_is_opened_by_pages(pyramid):

@@ -2,7 +2,7 @@
 
 import torch
 
-from texturevlm.virtual.pool import PagePool
+from texturevlm.virtual.pages import PagePool
 
 PAGE = 4
 BYTES = 3 * PAGE * PAGE

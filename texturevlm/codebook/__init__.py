@@ -7,8 +7,7 @@ decoded, without running its tower.
 
 from texturevlm.codebook.codebook import Codebook, tower_digest
 from texturevlm.codebook.features import TokenFeatures, joined_features, split_features, token_features
-from texturevlm.codebook.fit import CodebookReport, fit_codebook
-from texturevlm.codebook.refine import Refinement, refine
+from texturevlm.codebook.fit import CodebookReport, Refinement, fit_codebook, refine
 
 __all__ = [
     "Codebook",

@@ -3,8 +3,7 @@
 A token's level chooses a book: coarse tokens show other things than fine ones. A book first takes the mean away and
 divides each part of a feature (embedding, DeepStack) by its spread, so that all parts count alike. A row is cut into
 groups, and each group is approximated by a sum of entries, one per stage: the second stage holds what the first left,
-and so on (residual quantisation). A code is the number of an entry, so a token takes groups × stages
-numbers of 16 bits.
+and so on (residual quantisation). A code is the number of an entry: a token takes groups × stages numbers of 16 bits.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from torch import Tensor
 from texturevlm.channels import optional
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 from texturevlm.codebook.features import TokenFeatures
-from texturevlm.codebook.nearest import nearest
 from texturevlm.vlm import Adapter
 
 MOST_ENTRIES = 1 << 16  # a code is a uint16
@@ -29,6 +27,7 @@ CODE_BYTES = 2
 FEATURE_BYTES = 2  # of a number of a feature that is stored as it is, in bfloat16
 _FORMAT = "texturevlm codebook 1"
 _TENSORS = ("entries", "mean", "spread", "edges")
+_AT_ONCE = 1 << 24  # distances that are computed together
 _FIRST = 64  # numbers of a weight that its digest reads
 
 
@@ -63,7 +62,7 @@ class Codebook:
         check_finite("Codebook", **tensors)
         if sizes["G"] * sizes["d"] != sizes["W"] or sizes["E"] != sizes["B"] - 1 or sizes["K"] > MOST_ENTRIES:
             wanted = "(B, G, S, K up to 65536, W / G) for a mean (B, W) and edges (B − 1,)"
-            got = ", ".join(str(tuple(one.shape)) for one in (self.entries, self.mean, self.edges))
+            got = ", ".join(str(tuple(tensor.shape)) for tensor in (self.entries, self.mean, self.edges))
             raise ValueError(f"Codebook: entries must be {wanted}, got {got}")
 
     @property
@@ -73,7 +72,7 @@ class Codebook:
 
     @property
     def token_bytes(self) -> int:
-        """Of a token's codes."""
+        """The bytes of a token's codes."""
         return CODE_BYTES * self.entries.shape[1] * self.entries.shape[2]
 
     @property
@@ -112,7 +111,7 @@ class Codebook:
         return replace(self, entries=self.entries[:, :, :stages])
 
     def to(self, device: torch.device | str) -> Codebook:
-        """On another device."""
+        """The same codebook on another device."""
         moved = {name: getattr(self, name).to(device) for name in _TENSORS}
         return replace(self, **moved)
 
@@ -129,7 +128,7 @@ class Codebook:
         """Write a safetensors file. It replaces an earlier one when it is complete."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         about = {"format": _FORMAT, "model": self.model, "digest": self.digest}
-        whole = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         data = optional("Codebook.save", "safetensors.torch").save(whole, about)
         path = Path(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -178,12 +177,24 @@ class Codebook:
         return (features.rows.float() - self.mean[book]) / self.spread[book]
 
 
+def nearest(rows: Tensor, entries: Tensor) -> Tensor:
+    """(N,): the index of the nearest entry of each row, the first of equal ones.
+
+    rows:    (N, D)
+    entries: (K, D), on the same device
+    """
+    half = 0.5 * entries.square().sum(1)  # the row's own length does not change the order
+    step = max(1, _AT_ONCE // len(entries))
+    parts = [torch.addmm(half, part, entries.T, alpha=-1).argmin(1) for part in rows.split(step)]
+    return torch.cat(parts or [rows.new_zeros(0).long()])
+
+
 def tower_digest(adapter: Adapter) -> str:
-    """Of the first numbers of every weight in front of the language model, as bfloat16: the same in any precision."""
+    """A digest of the first numbers of every weight before the language model, in bfloat16: one for any precision."""
     model: Any = adapter.model
-    behind = {id(one) for one in adapter.language_of(model).parameters()}
+    behind = {id(weight) for weight in adapter.language_of(model).parameters()}
     if (head := model.get_output_embeddings()) is not None:
-        behind |= {id(one) for one in head.parameters()}
+        behind |= {id(weight) for weight in head.parameters()}
     found = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if id(weight) not in behind:

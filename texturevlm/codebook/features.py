@@ -16,7 +16,7 @@ from texturevlm.vlm.views import View
 
 @dataclass(frozen=True, eq=False)
 class TokenFeatures:
-    """N tokens.
+    """The features of N tokens.
 
     rows:  (N, W), all that the tower gives for a token
     level: (N,), log2 of the pixels per sample, 0 for the image's own resolution
@@ -35,6 +35,7 @@ class TokenFeatures:
         return len(self.rows)
 
     def part(self, chosen: Tensor | slice) -> TokenFeatures:
+        """Some of the tokens."""
         return replace(self, rows=self.rows[chosen], level=self.level[chosen])
 
 
@@ -48,11 +49,11 @@ def token_features(adapter: Adapter, views: Sequence[View]) -> list[TokenFeature
 
 def joined_features(features: Sequence[TokenFeatures]) -> TokenFeatures:
     """Tokens of several views, one after the other."""
-    columns: Any = {name: torch.cat([getattr(one, name) for one in features]) for name in ("rows", "level")}
+    columns: Any = {name: torch.cat([getattr(view, name) for view in features]) for name in ("rows", "level")}
     return replace(features[0], **columns)
 
 
 def split_features(adapter: Adapter, rows: Sequence[Tensor]) -> list[list[Tensor]]:
     """Rows (n, W) per view as `Adapter.embed` gives them: embeddings per view, then further lists for DeepStack."""
     wide = int(adapter.model.get_input_embeddings().weight.shape[1])
-    return [list(parts) for parts in zip(*(one.split(wide, -1) for one in rows))]
+    return [list(parts) for parts in zip(*(view.split(wide, -1) for view in rows))]

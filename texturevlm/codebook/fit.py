@@ -1,7 +1,8 @@
 """Fit a codebook: k-means begins each stage, then moving averages follow the stream of features.
 
 An entry is the moving average of the rows that chose it. An entry that too few rows choose is dead: it begins anew at a
-row that the others serve badly. Stages are fitted one after the other, each to what the stages before it left.
+row that the others serve badly. Stages are fitted one after the other, each to what the stages before it left. A few
+entries of its own may refine an image (`refine`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_finite
-from texturevlm.codebook.codebook import MOST_ENTRIES, Codebook
+from texturevlm.codebook.codebook import FEATURE_BYTES, MOST_ENTRIES, Codebook, nearest
 from texturevlm.codebook.features import TokenFeatures, joined_features
-from texturevlm.codebook.nearest import far_rows, kmeans, nearest, totals
 
 HELD = 8  # one view in so many is measured on
 LEAST_ENTRIES = 16
 GROUPS = 16  # with few groups answers suffer most (results/codebook.md); a divisor of common widths
 PER_ENTRY = 4  # tokens per entry, at least, that a fit needs
+ROUNDS = 8  # of Lloyd's algorithm that begin a book
+MOST_OWN = 256  # entries of an image's own, whose code is a byte
 _START = 32  # tokens per entry that k-means begins with, at most
 _BATCH = 4096  # rows of a step of moving averages, at least; as many as there are entries
 _EPOCHS = 4  # of moving averages
@@ -45,11 +47,11 @@ class CodebookReport:
     smaller: float
 
     def __str__(self) -> str:
-        stages = ", ".join(f"{one:.1%}" for one in self.by_stage)
+        stages = ", ".join(f"{share:.1%}" for share in self.by_stage)
         return (
             f"fitted on {self.tokens} tokens, measured on {self.held_out} other tokens; books: {self.books}\n"
             f"{'variance lost, stage after stage':42} {stages}\n"
-            f"{'entries in use, by stage':42} {', '.join(f'{one:.0%}' for one in self.used)}\n"
+            f"{'entries in use, by stage':42} {', '.join(f'{share:.0%}' for share in self.used)}\n"
             f"{'smaller than features of 16 bits':42} {self.smaller:.0f} ×"
         )
 
@@ -116,8 +118,8 @@ def _gathered(views: Iterable[TokenFeatures], groups: int) -> tuple[TokenFeature
         kept += len(thin)
         if kept > _TOKENS:  # every other token of each view leaves, and of those to come
             every *= 2
-            own = [one.part(slice(None, None, 2)) for one in own]
-            other = [one.part(slice(None, None, 2)) for one in other]
+            own = [view.part(slice(None, None, 2)) for view in own]
+            other = [view.part(slice(None, None, 2)) for view in other]
             kept = sum(map(len, own))
     if not other:
         raise ValueError(f"fit_codebook: views must be at least {HELD}, got {len(own)}")
@@ -183,3 +185,65 @@ def _report(found: Codebook, fitted: TokenFeatures, held: TokenFeatures) -> Code
         number = ((book[:, None] * codes.shape[1] + group) * count + codes[:, :, stage]).unique()
         used.append(len(number) / (places * count))
     return CodebookReport(len(fitted), len(held), len(found.edges) + 1, tuple(errors), tuple(used), found.smaller)
+
+
+def totals(rows: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Per entry, how many rows chose it (count,), and their sum (count, D)."""
+    chosen = torch.bincount(index, minlength=count).to(rows)
+    return chosen, rows.new_zeros(count, rows.shape[1]).index_add(0, index, rows)
+
+
+def far_rows(rows: Tensor, entries: Tensor, index: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """(count, D): rows drawn where entries serve badly: by squared distance from their nearest (as k-means++ does)."""
+    distance = (rows - entries[index]).square().sum(1).clamp(min=1e-12)
+    few = torch.multinomial(distance.cpu(), min(count, len(rows)), generator=random)
+    drawn = few[torch.arange(count) % len(few)]
+    return rows[drawn.to(rows.device)]
+
+
+def kmeans(rows: Tensor, count: int, *, random: torch.Generator, rounds: int = ROUNDS) -> Tensor:
+    """(count, D): Lloyd's algorithm from random rows (N, D); an entry that no row chose begins anew at a far row."""
+    order = torch.randperm(len(rows), generator=random)[torch.arange(count) % len(rows)]
+    entries = rows[order.to(rows.device)].clone()
+    for _ in range(rounds):
+        index = nearest(rows, entries)
+        chosen, sums = totals(rows, index, count)
+        dead = chosen == 0
+        revived = far_rows(rows, entries, index, int(dead.sum()), random) if bool(dead.any()) else None
+        entries = sums / chosen.clamp(min=1)[:, None]
+        if revived is not None:
+            entries[dead] = revived
+    return entries
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement:
+    """What one image adds to its codes.
+
+    entries: (R, W), in bfloat16, as the features are
+    codes:   (N,) uint8
+    """
+
+    entries: Tensor
+    codes: Tensor
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of entries and codes."""
+        return FEATURE_BYTES * self.entries.numel() + self.codes.numel()
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """Decoded rows (N, W), refined."""
+        return rows + self.entries[self.codes.long()].to(rows)
+
+
+def refine(codebook: Codebook, features: TokenFeatures, codes: Tensor, *, count: int, seed: int = 0) -> Refinement:
+    """Fit `count` entries to what codes leave of an image's features, by k-means, all parts of a feature alike."""
+    check_count("refine", "count", count, 1, MOST_OWN)
+    spread = codebook.spread[codebook.book(features.level)]
+    left = (features.rows.float() - codebook.decode(codes, features.level)) / spread
+    random = torch.Generator().manual_seed(seed)
+    count = min(count, len(features))
+    index = nearest(left, kmeans(left, count, random=random))
+    chosen, sums = totals(left * spread, index, count)
+    return Refinement((sums / chosen.clamp(min=1)[:, None]).bfloat16(), index.to(torch.uint8))

@@ -14,6 +14,7 @@ from texturevlm.paths import is_url
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from texturevlm.placement import TokenConfig
     from texturevlm.types import Texture
@@ -97,17 +98,11 @@ def existing_file(text: str) -> Path:
     """The type of an argument that names a file to read."""
     if is_url(text):
         raise argparse.ArgumentTypeError(f"must be a file on this machine, got the URL {text}; download it first")
-    path = Path(text)
-    if path.is_dir():
+    if Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, got the folder {text}")
-    if not path.exists():
+    if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"no such file: {text}")
-    return path
-
-
-def file_or_url(text: str) -> Path | str:
-    """The type of an argument that names an image: a file to read, or a URL, which `Texture.open` looks for."""
-    return text if is_url(text) else existing_file(text)
+    return Path(text)
 
 
 def existing_path(text: str) -> Path:
@@ -115,6 +110,16 @@ def existing_path(text: str) -> Path:
     if not is_url(text) and not Path(text).exists():
         raise argparse.ArgumentTypeError(f"no such file or folder: {text}")
     return Path(text) if Path(text).is_dir() else existing_file(text)
+
+
+def file_or_url(text: str) -> Path | str:
+    """The type of an argument that names an image: a file to read, or a URL, which `Texture.open` looks for."""
+    return text if is_url(text) else existing_file(text)
+
+
+def video_or_images(text: str) -> Path | str:
+    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
+    return Path(text) if Path(text).is_dir() else text if text.startswith("camera:") else file_or_url(text)
 
 
 def count(text: str) -> int:
@@ -140,7 +145,7 @@ def count_or_share(text: str) -> int | float:
 
 
 def angle_or_auto(text: str) -> float | str:
-    """Degrees, or auto."""
+    """The type of an option that takes degrees, or auto."""
     try:
         found = text if text == "auto" else float(text)
     except ValueError:
@@ -164,13 +169,6 @@ def counts(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
     return found
-
-
-def video_or_images(text: str) -> str | Path:
-    """The type of an argument that is a file, a folder, a URL or a camera: files and folders must be there."""
-    if is_url(text) or text.startswith("camera:"):
-        return text
-    return Path(text) if Path(text).is_dir() else existing_file(text)
 
 
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:
@@ -217,6 +215,14 @@ def announced(what: str) -> Iterator[None]:
     print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
+def quiet_bars(command: str) -> None:
+    """Keep progress bars of transformers off what is no terminal."""
+    from texturevlm.channels import optional
+
+    if not sys.stderr.isatty():
+        optional(command, "transformers").utils.logging.disable_progress_bar()
+
+
 def print_pages(*textures: "Texture") -> None:
     """Say on stderr what was read of images that are read by pages, and what could not be read."""
     for texture in textures:
@@ -224,3 +230,21 @@ def print_pages(*textures: "Texture") -> None:
             print(texture.pages, file=sys.stderr)
             for error in texture.pages.counters.errors[:MOST_ERRORS]:
                 print(f"note: {error}; coarser data stand in", file=sys.stderr)
+
+
+def read_images(paths: Sequence[Path], *, skip_bad: bool) -> "Iterator[Tensor]":
+    """Images (1, C, H, W), with progress on stderr; skip_bad: report what cannot be read, and continue."""
+    from texturevlm.image import to_tensor
+    from texturevlm.progress import Progress
+
+    progress = Progress(len(paths), "images")
+    for path in paths:
+        try:
+            image = to_tensor(path)
+        except (ValueError, TypeError, OSError) as error:
+            if not skip_bad:
+                raise ValueError(f"{path}: {error} (--skip-bad continues without it)") from error
+            print(f"skipped {path}: {error}", file=sys.stderr, flush=True)
+        else:
+            yield image
+        progress.step()

@@ -92,7 +92,7 @@ def _ask(options: argparse.Namespace) -> int:
         open_video(given)  # a bad one is refused before a model is loaded
     elif given is None:
         given = [tv.Texture.open(image) for image in images]
-    _quiet_bars()
+    arguments.quiet_bars("ask")
     with arguments.announced(f"loading {options.model}"):
         # Not captured: that takes longer than one question.
         model = tv.load_vlm(options.model, device=device, dtype=options.dtype, captured=False, **how)
@@ -134,11 +134,3 @@ def _looks(text: str) -> int | str:
     if text not in ("1", "2", "auto"):
         raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
     return text if text == "auto" else int(text)
-
-
-def _quiet_bars() -> None:
-    """Progress bars of transformers belong on a terminal."""
-    from texturevlm.channels import optional
-
-    if not sys.stderr.isatty():
-        optional("ask", "transformers").utils.logging.disable_progress_bar()

@@ -51,7 +51,7 @@ def add_corpus(commands: arguments.Commands) -> None:
 
 def _corpus(options: argparse.Namespace) -> int:
     from texturevlm.corpus import build, open
-    from texturevlm.corpus.lance import check_lance, export_lance
+    from texturevlm.corpus.dataset import check_lance, export_lance
     from texturevlm.corpus.payloads import model_side
     from texturevlm.corpus.report import write_report
     from texturevlm.corpus.watch import shown

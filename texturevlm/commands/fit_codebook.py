@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
-from texturevlm.commands.reading import read_images
 from texturevlm.paths import image_paths
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _views(adapter: "Adapter", paths: Sequence[Path], skip_bad: bool, how: "Toke
     from texturevlm.types import Texture
     from texturevlm.vlm.prompts import PromptImage
 
-    for image in read_images(paths, skip_bad=skip_bad):
+    for image in arguments.read_images(paths, skip_bad=skip_bad):
         texture = Texture.open(image.to(adapter.device)).mipmapped()
         groups = adapter.groups(PromptImage(texture, choose_tokens(texture, how=how, patch=adapter.side)))
         yield joined_features(token_features(adapter, [view for group in groups for view in group]))

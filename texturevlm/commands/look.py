@@ -79,7 +79,7 @@ def _decided(placement: "Placement", question: str) -> dict[str, float]:
 
 
 def _point(text: str) -> tuple[float, float]:
-    """X,Y."""
+    """The type of an option that takes a point X,Y."""
     try:
         x, y = (float(number) for number in text.split(","))
     except ValueError:

@@ -16,11 +16,21 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
-from texturevlm.corpus.ledger import Done, Ledger, Plan
-from texturevlm.corpus.pools import CannotBegin, Died, Failed, Finished, HerePool, LocalPool, Pool, Told
-from texturevlm.corpus.questions import Given, check_questions, write_questions
+from texturevlm.corpus.ledger import Ledger, Manifest, Plan
+from texturevlm.corpus.pools import (
+    CannotBegin,
+    Died,
+    Failed,
+    Finished,
+    InProcessPool,
+    LocalPool,
+    Pool,
+    Progress,
+    RayPool,
+)
+from texturevlm.corpus.questions import check_questions, write_questions
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.corpus.sources import entries_of, find_kind, per_unit_of
+from texturevlm.corpus.sources import KINDS, entries_of, find_kind
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.watch import Watch
 from texturevlm.corpus.worker import STAGES
@@ -56,6 +66,38 @@ class Summary:
     unasked: int = 0
 
 
+@dataclass(frozen=True)
+class Machines:
+    """What works on a corpus: as in `build`. workers: None for as many as a cluster has room for"""
+
+    engine: str
+    workers: int | None
+    threads: int
+    device: str
+    address: str | None
+
+    @property
+    def slots(self) -> int:
+        """Units that a worker has at once: on a GPU two, so that one is read and written while the other computes."""
+        return 2 if self.engine == "local" and self.workers and self.device.startswith("cuda") else 1
+
+    def pool(self, url: str) -> Pool:
+        """Workers for the corpus in a folder."""
+        given: Any = {"device": self.device, "threads": self.threads}
+        if self.engine == "ray":
+            return RayPool(url, workers=self.workers, address=self.address, **given)
+        if not self.workers:
+            return InProcessPool(url, **given)
+        count = torch.cuda.device_count() if self.device == "cuda" else 0
+        devices = [f"cuda:{place % count}" if count > 1 else self.device for place in range(self.workers)]
+        return LocalPool(url, devices=devices, threads=self.threads, slots=self.slots)
+
+    def at_once(self, workers: int) -> dict[str, int]:
+        """Threads that work at each stage."""
+        decoding = workers * self.threads
+        return {stage: decoding if stage in ("read", "decode") else workers * self.slots for stage in STAGES}
+
+
 def build(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -86,7 +128,7 @@ def build(
     kind:      what the source is, a key of sources.KINDS
     questions: JSONL with key and question: tokens are chosen for them, one row per question
     retry_errors: whether units with errors are done again
-    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, buckets, unit
+    options:   of Recipe: write, format, model, codebook, budget, patch, allocator, relevance, turn, buckets, unit
     """
     check_choice("corpus", "engine", engine, ENGINES)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -102,7 +144,7 @@ def build(
         batch=batch or (GPU_BATCH if on_gpu else CPU_BATCH),
         asked=find_scorer("corpus", "auto", "what").name if options.get("relevance", "auto") == "auto" else "",
         questions="" if asked is None else asked.digest,
-        code=_digest(_codebook(options["codebook"])) if options.get("codebook") else "",
+        code=_codebook_digest(options["codebook"]) if options.get("codebook") else "",
         **options,
     )
     check_recipe(recipe)
@@ -113,24 +155,21 @@ def build(
     if workers is not None:
         check_count("corpus", "workers", workers, 0 if engine == "local" else 1)
     threads = threads or (max(1, (os.cpu_count() or 1) // max(1, workers or 1)) if on_gpu else 1)
-    how: Any = {"workers": workers, "threads": threads, "device": device, "address": address}
+    machines = Machines(engine, workers, threads, device, address)
+    ledger = Ledger(store)
     with store.locked():
-        found = _begun(Ledger(store), recipe, asked, engine, how, retry_errors=retry_errors, quiet=quiet)
+        fresh = ledger.plan() is None
+        if asked is not None and fresh:
+            write_questions(store, asked)
+        per_unit = KINDS[recipe.kind].per_unit or recipe.unit
+        plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit)
+        try:
+            found = _drive(ledger, plan, machines, retry_errors=retry_errors, quiet=quiet)
+        except (CannotBegin, ValueError):
+            if fresh:  # nothing was made: the folder is free for a recipe that works
+                ledger.withdraw(plan)
+            raise
     return replace(found, unasked=0 if asked is None else asked.count - found.asked)
-
-
-def _begun(ledger: Ledger, recipe: Recipe, asked: Given | None, engine: str, how: Any, **options: bool) -> Summary:
-    """Plan the work, unless that was done, and do it; options: of `_drive`."""
-    fresh = ledger.plan() is None
-    if asked is not None and fresh:
-        write_questions(ledger.store, asked)
-    plan = ledger.begin(recipe, entries_of(recipe.source, recipe.kind), per_unit_of(recipe.kind, recipe.unit))
-    try:
-        return _drive(ledger, plan, engine, how, **options)
-    except (CannotBegin, ValueError):
-        if fresh:  # nothing was made: the folder is free for a recipe that works
-            ledger.withdraw(plan)
-        raise
 
 
 def gpu_workers(recipe: Recipe) -> int:
@@ -151,16 +190,12 @@ def check_recipe(recipe: Recipe) -> None:
     check_format(recipe.format)
 
 
-def _codebook(path: str) -> bytes:
-    """The file of a codebook. Whether it belongs to the model, workers find out when they have loaded that."""
+def _codebook_digest(path: str) -> str:
+    """A digest of a codebook's file. Whether it belongs to the model, workers find out when they have loaded that."""
     from texturevlm.codebook import Codebook
 
     Codebook.load(path)
-    return Path(path).read_bytes()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest() if content else ""
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -175,12 +210,12 @@ def _check_out(store: Store, source: str) -> None:
         path = Path(store.path())
         if path.is_file():
             raise ValueError(f"corpus: out must be a folder, got the file {path}")
-        others = [one.name for one in path.iterdir()] if path.is_dir() else []
+        others = [entry.name for entry in path.iterdir()] if path.is_dir() else []
         if others and "plan.json" not in others and "plan" not in others:
             raise ValueError(f"corpus: out must be empty or hold a corpus, got {path} with {others[0]} in it")
 
 
-def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retry_errors: bool, quiet: bool) -> Summary:
+def _drive(ledger: Ledger, plan: Plan, machines: Machines, *, retry_errors: bool, quiet: bool) -> Summary:
     """Hand out the units that are not done until all are."""
     finished, totals = bytearray(plan.units), Counter[str]()
     for number, done in ledger.done(plan):
@@ -193,14 +228,14 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
     watch = Watch(plan.units, sum(finished), quiet=quiet)
     made_before = totals["rows"]
     if not all(finished):
-        pool = _pool(ledger.store.url, engine, how)
-        watch.begin(_at_once(engine, pool.workers, how))
+        pool = machines.pool(ledger.store.url)
+        watch.begin(machines.at_once(pool.workers))
         try:
             for number, done in _events(pool, ledger, finished, failed, watch):
                 finished[number] = True
                 totals.update(_counts(done))
-                if engine == "ray":  # whose workers tell nothing in between
-                    watch.told(done.rows, done.errors, done.seconds)
+                if machines.engine == "ray":  # whose workers tell nothing in between
+                    watch.add(done.rows, done.errors, done.seconds)
                 watch.finished()
         finally:
             pool.close()
@@ -210,7 +245,8 @@ def _drive(ledger: Ledger, plan: Plan, engine: str, how: dict[str, Any], *, retr
     return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed, totals["asked"])
 
 
-def _counts(done: Done) -> dict[str, int]:
+def _counts(done: Manifest) -> dict[str, int]:
+    """What is summed over units."""
     return {"rows": done.rows, "errors": done.errors, "asked": done.asked}
 
 
@@ -229,8 +265,8 @@ def _events(
         if not running:
             return
         event = pool.next()
-        if isinstance(event, Told):
-            watch.told(*event)
+        if isinstance(event, Progress):
+            watch.add(*event)
         elif isinstance(event, Finished):
             running -= 1
             yield event.number, event.done
@@ -249,26 +285,3 @@ def _events(
                 raise OSError(
                     f"corpus: stopped at unit {event.number}: {event.error}; {counts}; mend it and start again"
                 )
-
-
-def _at_once(engine: str, workers: int, how: dict[str, Any]) -> dict[str, int]:
-    """Threads that work at each stage."""
-    units = workers * _slots(engine, how)
-    return {stage: workers * how["threads"] if stage in ("read", "decode") else units for stage in STAGES}
-
-
-def _slots(engine: str, how: dict[str, Any]) -> int:
-    return 2 if engine == "local" and how["workers"] and how["device"].startswith("cuda") else 1
-
-
-def _pool(url: str, engine: str, how: dict[str, Any]) -> Pool:
-    device, threads, workers = how["device"], how["threads"], how["workers"]
-    if engine == "ray":
-        from texturevlm.corpus.ray_pool import RayPool
-
-        return RayPool(url, workers=workers, device=device, threads=threads, address=how["address"])
-    if workers == 0:
-        return HerePool(url, device=device, threads=threads)
-    several = device == "cuda" and torch.cuda.device_count() > 1
-    devices = [f"cuda:{place % torch.cuda.device_count()}" if several else device for place in range(workers)]
-    return LocalPool(url, devices=devices, threads=threads, slots=_slots(engine, how))

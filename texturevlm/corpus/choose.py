@@ -16,25 +16,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.corpus.items import Pixels
+from texturevlm.allocate.share import as_batch
+from texturevlm.corpus.decode import Pixels
+from texturevlm.corpus.formats import Array
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.corpus.rows import Array
 from texturevlm.cuda import BranchingReplay, KeptReplays, Replay, can_capture
-from texturevlm.ops import backend as backends
+from texturevlm.frame import Frame
 from texturevlm.ops import bytes_of, planes_of
-from texturevlm.placement import choose, choose_tokens
-from texturevlm.placement.captured import no_graph_because
+from texturevlm.placement import choose, place_together, prepare
+from texturevlm.placement.captured import no_graph_because, sampled_pixels
 from texturevlm.relevance import (
-    BALANCE,
     ImageMaps,
+    Prepared,
     Scorer,
     declares,
-    find_balance,
     find_scorer,
     image_maps,
     reads_question,
 )
-from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
 from texturevlm.text import terms
 from texturevlm.types import COLUMNS, Allocation, Texture
@@ -45,7 +44,7 @@ GRAPHS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class DecodedImage:
     """An image with what is known of it; pixels: (H, W, 3)."""
 
     key: str
@@ -72,7 +71,7 @@ class Bucket(NamedTuple):
     question: str
 
 
-class Chosen(NamedTuple):
+class BatchTokens(NamedTuple):
     """The tokens of a batch.
 
     texture:    of the stretched images, if kept
@@ -88,13 +87,12 @@ class Chosen(NamedTuple):
 
     def table(self) -> tuple[Array, Array]:
         """Footprints (B, K, 7) in the pixels of each image, and whether each slot is used (B, K)."""
-        given = self.allocation
-        stretched = torch.tensor(given.size, dtype=torch.float32)
-        vectors = torch.stack([given.centre, given.ddx, given.ddy], 2)[: len(self.sizes)].float().cpu()
-        factor = (torch.tensor(self.sizes, dtype=torch.float32) / stretched).flip(1)  # x, then y
-        score = given.score[: len(self.sizes), :, None].float().cpu()
-        table = torch.cat([(vectors * factor[:, None, None]).flatten(2), score], 2)
-        return table.numpy(), given.valid[: len(self.sizes)].cpu().numpy()
+        tokens, count = self.allocation, len(self.sizes)
+        frames = [Frame.stretch(tokens.size, size) for size in self.sizes]
+        scale = torch.tensor([[frame.across[0], frame.down[1]] for frame in frames])[:, None, None]
+        vectors = torch.stack([tokens.centre, tokens.ddx, tokens.ddy], 2)[:count].float().cpu() * scale
+        score = tokens.score[:count, :, None].float().cpu()
+        return torch.cat([vectors.flatten(2), score], 2).numpy(), tokens.valid[:count].cpu().numpy()
 
 
 def ladder(side: int, steps: int) -> int:
@@ -109,20 +107,20 @@ class Chooser:
     """Chooses and samples the tokens of batches.
 
     keep_texture: whether the texture is returned as well, for a model or a thumbnail; then nothing is captured
+    reason:       why the last batch was not a replay; None if it was
     """
 
-    def __init__(
-        self, recipe: Recipe, device: torch.device, *, keep_texture: bool = False, graphs: int = GRAPHS
-    ) -> None:
-        self.recipe, self.device, self.keep_texture = recipe, device, keep_texture
+    def __init__(self, recipe: Recipe, device: torch.device, *, keep_texture: bool = False) -> None:
+        self.recipe, self.how, self.device, self.keep_texture = recipe, recipe.tokens, device, keep_texture
         self.sampled = recipe.write in ("patches", "codes")
-        self.reason: str | None = None  # why the last batch was not a replay
+        self.reason: str | None = None
         self._real = 0  # images of a batch, without what fills it up
         self._graphs = can_capture(device) and not keep_texture
-        self._kept = KeptReplays(graphs)
+        self._kept = KeptReplays(GRAPHS)
         self._staged: dict[Any, Tensor] = {}
 
-    def bucket(self, image: Decoded) -> Bucket:
+    def bucket(self, image: DecodedImage) -> Bucket:
+        """What an image has in common with those that share a batch with it."""
         asked = bool(terms(image.question))
         relevance = self.recipe.asked if asked and self.recipe.asked else self.recipe.relevance
         scorer = find_scorer("corpus", relevance, image.question if asked else "")
@@ -134,11 +132,11 @@ class Chooser:
         return Bucket((height, width), named, "" if own else image.question)
 
     def most(self, size: tuple[int, int]) -> int:
-        """Images of a batch."""
+        """How many images of a size a batch has at most."""
         return max(1, min(self.recipe.batch, BATCH_PIXELS // (size[0] * size[1])))
 
-    def __call__(self, bucket: Bucket, images: Sequence[Decoded]) -> Chosen:
-        """At most `most` images of one bucket."""
+    def __call__(self, bucket: Bucket, images: Sequence[DecodedImage]) -> BatchTokens:
+        """The tokens of at most `most` images of one bucket."""
         # A graph is for full batches: more than half of one is filled up, less is not worth it.
         full = self.most(bucket.size)
         count = full if self._graphs and 2 * len(images) >= full else len(images)
@@ -148,8 +146,8 @@ class Chooser:
 
     def choose(
         self, bucket: Bucket, raw: Tensor, sizes: Tensor | None, asked: Sequence[str], own_sizes: list[tuple[int, int]]
-    ) -> Chosen:
-        """The same for images that are on the device: bytes (B, H, W, 3).
+    ) -> BatchTokens:
+        """The tokens of images that are on the device: bytes (B, H, W, 3).
 
         sizes: (B, 2), the extents of images that are to be stretched, all of which begin at the upper left
         asked: the question about each
@@ -157,67 +155,67 @@ class Chooser:
         scorer = find_scorer("corpus", bucket.scorer)
         question = _encoded(asked) if scorer.name == "scout" else []
         inputs = [raw, *([sizes] if sizes is not None else []), *question]
+        texture = None
         with torch.no_grad():
             self.reason = self._no_graph_because(raw, scorer, bucket)
             if self.reason is None:
                 self._real = len(own_sizes)
                 replay = self._replay(scorer, bucket, sizes is not None, inputs)
-                made: tuple[Tensor, ...] = tuple(part.clone() for part in replay(*inputs))
-                self.reason, texture = replay.reason, None
+                made = tuple(part.clone() for part in replay(*inputs))
+                self.reason = replay.reason
             else:
-                texture, *made_now = self._chosen(scorer, bucket, *self._texels(sizes is not None, inputs))
-                made = tuple(made_now)
+                texture, others = self._texels(sizes is not None, inputs)
+                made = self._chosen(scorer, bucket, texture, others)
         *columns, pixels = made
         named: Any = dict(zip(COLUMNS, columns, strict=True))
-        allocation = Allocation(**named, size=bucket.size, patch=self.recipe.patch)
-        return Chosen(texture if self.keep_texture else None, allocation, pixels if self.sampled else None, own_sizes)
+        allocation = Allocation(**named, size=bucket.size, patch=self.how.patch)
+        kept = texture if self.keep_texture else None
+        return BatchTokens(kept, allocation, pixels if self.sampled else None, own_sizes)
 
     def _replay(self, scorer: Scorer, bucket: Bucket, stretched: bool, inputs: Sequence[Tensor]) -> Replay:
         """The graph for batches like this. A scorer for pages alone is not run for a batch of photographs."""
         key = (bucket.size, bucket.scorer, len(inputs[0]), stretched)
         if not declares(scorer, "pages_only"):
             return self._kept.find(key, partial(self.parts, scorer, bucket, stretched), inputs)
-        then: Any = {"which": self._only_photographs, "then": partial(self._chosen_from_maps, scorer, bucket)}
+        then: Any = {"which": self._only_photographs, "then": partial(self._chosen_by_maps, scorer, bucket)}
         return self._kept.find(key, partial(self._maps, stretched), inputs, partial(BranchingReplay, **then))
+
+    def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
+        return self._chosen(scorer, bucket, *self._texels(stretched, inputs))
 
     def _maps(self, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Bytes of images → the levels of their texture, and their maps."""
         texture, _ = self._texels(stretched, inputs)
-        return *texture.levels, *(part for part in image_maps(texture, patch=self.recipe.patch) if part is not None)
+        return *texture.levels, *(part for part in image_maps(texture, patch=self.how.patch) if part is not None)
 
     def _only_photographs(self, *made: Tensor) -> bool:
-        """Whether all images are; what only fills the batch up does not count."""
+        """Whether all images are photographs; what only fills the batch up does not count."""
         return bool(made[-1][: self._real].all())
 
-    def _chosen_from_maps(self, scorer: Scorer, bucket: Bucket, photographs: bool, *made: Tensor) -> tuple[Tensor, ...]:
-        levels, maps = made[: -len(ImageMaps._fields)], ImageMaps(*made[-len(ImageMaps._fields) :])
-        texture, query = Texture(levels), None
-        if not photographs:
-            query, maps = scorer.score(scorer.prepare(texture), bucket.question, maps)
-        balance = find_balance("corpus", BALANCE, scorer.name)
-        relevance = balance.weigh(query, maps, bucket.size, "none" if query is None else scorer.name)
-        how = self.recipe.tokens
-        return self._sampled(texture, how.chooser(texture, relevance, budget=how.budget, patch=how.patch))
+    def _chosen_by_maps(self, scorer: Scorer, bucket: Bucket, photographs: bool, *made: Tensor) -> tuple[Tensor, ...]:
+        """The same as `_chosen` from what `_maps` made."""
+        texture, maps = Texture(made[: -len(ImageMaps._fields)]), ImageMaps(*made[-len(ImageMaps._fields) :])
+        memo = Prepared(texture, patch=self.how.patch, scorer="none" if photographs else scorer)
+        memo.maps = maps
+        return self._sampled(texture, choose(texture, bucket.question, self.how, memo)[1])
 
-    def parts(self, scorer: Scorer, bucket: Bucket, stretched: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """What a graph captures: bytes of images → the columns of their allocation and the bytes of their patches."""
-        return self._chosen(scorer, bucket, *self._texels(stretched, inputs))[1:]
-
-    def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Any, ...]:
-        question = Question(*asked) if asked else bucket.question
-        how = self.recipe.tokens
-        if how.turn == 0:
-            _, allocation = choose(texture, question, how, scorer)
-        else:  # each in an upright picture of its own
-            allocation = choose_tokens(texture, question, how=how, relevance=scorer)
-        return texture, *self._sampled(texture, allocation)
+    def _chosen(self, scorer: Scorer, bucket: Bucket, texture: Texture, asked: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The columns of the allocation and the bytes of the patches; asked: the questions, encoded, if there are."""
+        if self.how.turn == 0:
+            question = Question(*asked) if asked else bucket.question
+            return self._sampled(texture, choose(texture, question, self.how, scorer)[1])
+        how, found = self.how.given(relevance=scorer), []
+        for number, image in enumerate(texture.split()):  # each in an upright picture of its own
+            own = Question(*(part[number : number + 1] for part in asked)) if asked else bucket.question
+            found.append(place_together([prepare(image, how)], own, how)[0].given)
+        return self._sampled(texture, as_batch(found))
 
     def _sampled(self, texture: Texture, allocation: Allocation) -> tuple[Tensor, ...]:
         """The columns of an allocation, and the bytes of its patches, if they are wanted."""
-        pixels = torch.empty(0, device=texture.device)
-        if self.sampled:
-            kernels = backends.no_kernel_because(texture.levels[0]) is None
-            pixels = bytes_of(sample(texture, allocation, backend="cuda" if kernels else "auto").pixels)
+        pixels = (
+            bytes_of(sampled_pixels(texture, allocation)) if self.sampled else torch.empty(0, device=texture.device)
+        )
         return *(getattr(allocation, name) for name in COLUMNS), pixels
 
     def _texels(self, stretched: bool, inputs: Sequence[Tensor]) -> tuple[Texture, Sequence[Tensor]]:
@@ -228,7 +226,7 @@ class Chooser:
             image, others = stretch(image, others[0]), others[1:]
         return Texture((image,)).mipmapped(), others
 
-    def _brought(self, bucket: Bucket, images: Sequence[Decoded], count: int) -> tuple[Tensor, Tensor | None]:
+    def _brought(self, bucket: Bucket, images: Sequence[DecodedImage], count: int) -> tuple[Tensor, Tensor | None]:
         """The images as one batch of bytes on the device, and their sizes (B, 2) where they are to be stretched."""
         height, width = bucket.size
         cuda = self.device.type == "cuda"
@@ -251,6 +249,7 @@ class Chooser:
         return raw, torch.tensor(sizes, dtype=torch.float32).to(self.device)
 
     def _no_graph_because(self, raw: Tensor, scorer: Scorer, bucket: Bucket) -> str | None:
+        """Why a batch is not chosen by a graph; None if it is."""
         if self.keep_texture:
             return "a model or a thumbnail reads the texture"
         if can_capture(raw.device) and len(raw) < self.most(bucket.size):
@@ -258,14 +257,16 @@ class Chooser:
         if bucket.question:
             return "the question is read on the CPU, and a graph would go on answering the first one"
         like = torch.empty((1, 1, 1, 1), device=raw.device).expand(1, 3, *raw.shape[1:3])
-        return no_graph_because(like, scorer, self.recipe.tokens)
+        return no_graph_because(like, scorer, self.how)
 
 
 def _encoded(asked: Sequence[str]) -> list[Tensor]:
     """Questions as the scout takes them, on the host; the same question about many images is encoded once."""
     places = {question: place for place, question in enumerate(dict.fromkeys(asked))}
     found = encode(list(places))
-    return list(found) if len(places) == len(asked) else [part[[places[one] for one in asked]] for part in found]
+    return (
+        list(found) if len(places) == len(asked) else [part[[places[question] for question in asked]] for part in found]
+    )
 
 
 def stretch(image: Tensor, sizes: Tensor) -> Tensor:
@@ -282,9 +283,6 @@ def stretch(image: Tensor, sizes: Tensor) -> Tensor:
 
 def allocation_from(footprints: Tensor, size: tuple[int, int], patch: int) -> Allocation:
     """The allocation of one image from a row's footprints (n, 7), with as many slots."""
-    one = footprints[None]
-    valid = torch.ones(one.shape[:2], dtype=torch.bool)
-    columns: Any = dict(
-        zip(COLUMNS, (one[..., :2], one[..., 2:4], one[..., 4:6], one[..., 6], valid, valid.long() * 0))
-    )
-    return Allocation(**columns, size=size, patch=patch)
+    centre, ddx, ddy, score = footprints[None].split([2, 2, 2, 1], -1)
+    valid = torch.ones(score.shape[:2], dtype=torch.bool)
+    return Allocation(centre, ddx, ddy, score[..., 0], valid, valid.long() * 0, size=size, patch=patch)

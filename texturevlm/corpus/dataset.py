@@ -1,11 +1,13 @@
 """Reading a corpus back: a map-style data set, and a stream that is shuffled by shard, split by rank and worker, and
-can be resumed. A sample holds tokens as the processor of an attached model takes them."""
+can be resumed. A sample holds tokens as the processor of an attached model takes them. A finished corpus can be written
+as one Lance data set, for fast random reads."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,13 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from texturevlm.check import check_count
 from texturevlm.corpus.choose import allocation_from
-from texturevlm.corpus.formats import FORMATS, Reader
+from texturevlm.corpus.formats import DTYPES, FORMATS, Reader, Row, schema_of, table_of
 from texturevlm.corpus.ledger import Fault, Ledger
-from texturevlm.corpus.rows import Row
 from texturevlm.corpus.store import Store
 from texturevlm.types import Allocation, Patches
 
 OPEN_FILES = 8
+LANCE_ROWS = 64  # that are written together
 Sample = dict[str, Any]
 
 
@@ -51,7 +53,7 @@ class Corpus(Dataset[Sample]):
                 "partial=True"
             )
         self.numbers = np.array([number for number, _ in done], dtype=np.int64)
-        self.ends = np.cumsum(np.array([one.rows for _, one in done], dtype=np.int64))
+        self.ends = np.cumsum(np.array([unit.rows for _, unit in done], dtype=np.int64))
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._process = os.getpid()
 
@@ -123,8 +125,8 @@ class Stream(IterableDataset[Sample]):
     """A pass over one rank's share of a corpus, shared by the workers of a DataLoader.
 
     Units are shuffled, and rows within a unit, so that one file is read at a time. Every pass is another epoch with
-    another order. `state_dict` and `load_state_dict` are those of torchdata's
-    StatefulDataLoader; without workers they can be called directly.
+    another order. `state_dict` and `load_state_dict` are those of torchdata's StatefulDataLoader; without workers they
+    can be called directly.
     """
 
     def __init__(self, corpus: Corpus, seed: int | None, rank: int | None, world: int | None) -> None:
@@ -152,6 +154,7 @@ class Stream(IterableDataset[Sample]):
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where a stream was whose `state_dict` this is."""
         self.epoch, self.position = state["epoch"], state["position"]
 
     def __iter__(self) -> Iterator[Sample]:
@@ -184,3 +187,33 @@ class Stream(IterableDataset[Sample]):
                 chosen = rows[max(0, first - place) : last - place]
                 yield from (corpus.first(unit) + chosen).tolist()
             place += count
+
+
+def check_lance(out: str | os.PathLike[str]) -> None:
+    """Lance must be installed, and the folder new."""
+    if find_spec("lance") is None:
+        raise ImportError("corpus: Lance needs the extra lance: pip install 'texturevlm[lance]'")
+    if os.path.exists(out):
+        raise FileExistsError(f"corpus: lance must be a new folder, got {os.fspath(out)}")
+
+
+def export_lance(corpus: Corpus, out: str | os.PathLike[str]) -> int:
+    """Write all rows, in order, to a new Lance data set; returns how many.
+
+    Their columns are those of the parquet files. Not resumable: what is there is refused, and an unfinished one is not
+    seen, since Lance writes its manifest last.
+    """
+    check_lance(out)
+    import lance
+
+    recipe = corpus.recipe
+    about = {"write": recipe.write, "patch": recipe.patch, "recipe": recipe.digest}
+    schema = schema_of(about, DTYPES[recipe.write])
+
+    def batches() -> Iterator[Any]:
+        for first in range(0, len(corpus), LANCE_ROWS):
+            numbers = range(first, min(first + LANCE_ROWS, len(corpus)))
+            yield from table_of([corpus.row(number) for number in numbers], schema).to_batches()
+
+    lance.write_dataset(batches(), os.fspath(out), schema=schema)
+    return len(corpus)

@@ -1,45 +1,43 @@
-"""What a row holds beside its allocation, by name: a function of a batch that was chosen.
+"""What a row holds beside its allocation, by name: a function of the tokens of a batch.
 
-To add one, write a class like these, and add a line to PAYLOADS and to rows.DTYPES.
+To add a payload, write a class like these, and add a line to PAYLOADS and to formats.DTYPES.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.corpus.choose import Chosen, Decoded
+from texturevlm.corpus.choose import BatchTokens, DecodedImage
+from texturevlm.corpus.formats import Array
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.corpus.rows import Array
 
 THUMBNAIL = 256  # pixels along the longer side, at most
 QUALITY = 85  # of its JPEG
 
 
-class Payload(Protocol):
-    """keep_texture: whether it reads the texture of a batch"""
-
-    keep_texture: bool
-
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
-        """One array per image; used: (B, K), whether each slot of the allocation holds a token."""
-
-
-class Patches:
-    """The pixels of the chosen tokens."""
+class Payload:
+    """Makes what the rows of a batch hold. keep_texture: whether it reads the texture of the batch"""
 
     keep_texture = False
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        pass
+        """Load what all batches need."""
 
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
+        """One array per image; used: (B, K), whether each slot of the allocation holds a token."""
+        raise NotImplementedError
+
+
+class Patches(Payload):
+    """The pixels of the chosen tokens."""
+
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
         assert chosen.pixels is not None
         pixels = on_host(chosen.pixels[: len(images)])
         # A mask copies, and most images use all their tokens.
@@ -56,7 +54,7 @@ def on_host(tensor: Tensor) -> Array:
     return found.numpy()
 
 
-class Features:
+class Features(Payload):
     """What a model's vision tower makes of the tokens, with what it passes to deeper layers (DeepStack)."""
 
     keep_texture = True
@@ -69,10 +67,14 @@ class Features:
             raise ValueError(f"corpus: patch must be {self.adapter.side} for {recipe.model}, got {recipe.patch}")
 
     @torch.no_grad()
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+    def parts(self, chosen: BatchTokens) -> list[Tensor]:
+        """The embeddings of the tokens (B, K, D), then those of each layer of DeepStack."""
         assert chosen.texture is not None
         tokens = self.adapter.encode(chosen.texture, chosen.allocation)
-        layers = torch.stack([tokens.embeds, *tokens.deepstack], 2).half().cpu().numpy()
+        return [tokens.embeds, *tokens.deepstack]
+
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
+        layers = torch.stack(self.parts(chosen), 2).half().cpu().numpy()
         return [layers[image][used[image]] for image in range(len(images))]
 
 
@@ -93,55 +95,40 @@ class Codes(Features):
         self.book = Codebook.load(recipe.codebook, device=device)
         self.book.check_model("corpus", self.adapter)
 
-    @torch.no_grad()
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
         from texturevlm.codebook import TokenFeatures
 
-        assert chosen.texture is not None
-        tokens, valid = self.adapter.encode(chosen.texture, chosen.allocation), chosen.allocation.valid
-        parts = [tokens.embeds, *tokens.deepstack]
-        rows = torch.cat(parts, 2)[valid].float()
-        codes = self.book.encode(TokenFeatures(rows, chosen.allocation.level[valid], len(parts)))
+        parts, tokens = self.parts(chosen), chosen.allocation
+        rows, level = torch.cat(parts, 2)[tokens.valid].float(), tokens.level[tokens.valid]
+        codes = self.book.encode(TokenFeatures(rows, level, len(parts)))
         return np.split(codes.cpu().numpy(), np.cumsum(used.sum(1))[:-1])
 
 
-class Nothing:
-    """The allocation is enough."""
+class NoPayload(Payload):
+    """Holds nothing: the allocation is enough."""
 
-    keep_texture = False
-
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        pass
-
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
         return [np.zeros(0, np.uint8) for _ in images]
 
 
-class Thumbnails:
+class Thumbnails(Payload):
     """A small JPEG of the whole image."""
 
-    keep_texture = False
-
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        pass
-
-    def __call__(self, images: Sequence[Decoded], chosen: Chosen, used: Array) -> list[Array]:
-        return [thumbnail(image) for image in images]
+    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
+        return [_thumbnail(image) for image in images]
 
 
-def thumbnail(image: Decoded) -> Array:
-    """The bytes of a JPEG."""
-    small = Image.fromarray(image.pixels)
+def _thumbnail(image: DecodedImage) -> Array:
+    small, file = Image.fromarray(image.pixels), io.BytesIO()
     small.thumbnail((THUMBNAIL, THUMBNAIL))
-    file = io.BytesIO()
     small.save(file, "JPEG", quality=QUALITY)
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-PAYLOADS: dict[str, Callable[[Recipe, torch.device], Payload]] = {
+PAYLOADS: dict[str, type[Payload]] = {
     "patches": Patches,
     "features": Features,
     "codes": Codes,
-    "allocations": Nothing,
+    "allocations": NoPayload,
     "thumbnails": Thumbnails,
 }

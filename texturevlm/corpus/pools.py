@@ -1,7 +1,9 @@
-"""Workers that are given units and report what became of them: in this process, or in processes of this machine.
+"""Workers that are given units and report what became of them: in this process, in processes of this machine, or actors
+of a Ray cluster.
 
 A worker that dies (killed, out of memory, crashed in a decoder) costs a try of the unit that it was working at; another
-one takes its place. The pool of a Ray cluster is in ray_pool.py.
+one takes its place. On a cluster units go out by number and statistics come back; pixels never travel. The folder of
+the corpus and the source must be reachable from every node under the same name.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from texturevlm.corpus.items import said
-from texturevlm.corpus.ledger import Done
-from texturevlm.corpus.worker import UnitWorker
+from texturevlm.corpus.ledger import Manifest
+from texturevlm.corpus.sources import said
+from texturevlm.corpus.worker import OCR_LOG, UnitWorker
 
 PATIENCE = 1.0  # seconds until `next` gives up
 LEAVING = 10.0  # seconds that a worker without a unit has to end by itself
 DEVICE_LOST = 70  # status of a worker that ended because its GPU does
 
 
-class Told(NamedTuple):
+class Progress(NamedTuple):
     """Progress within a unit."""
 
     images: int
@@ -38,8 +40,10 @@ class Told(NamedTuple):
 
 
 class Finished(NamedTuple):
+    """A unit is done."""
+
     number: int
-    done: Done
+    done: Manifest
 
 
 class Failed(NamedTuple):
@@ -64,7 +68,7 @@ class CannotBegin(OSError):
         super().__init__(f"corpus: a worker could not begin: {why}")
 
 
-Event = Told | Finished | Failed | Died
+Event = Progress | Finished | Failed | Died
 
 
 class Pool(Protocol):
@@ -89,13 +93,13 @@ def attempt(worker: UnitWorker, number: int, tries: int, tell: Any = None) -> Fi
         return Failed(number, said(error), False)
 
 
-class HerePool:
+class InProcessPool:
     """No other process: the unit is done when it is submitted."""
 
     workers = 1
 
     def __init__(self, url: str, *, device: str, threads: int) -> None:
-        self._threads = torch.get_num_threads()
+        self._before = torch.get_num_threads(), OCR_LOG.level
         self.worker = UnitWorker(url, device=device, threads=threads)
         self.events: deque[Event] = deque()
 
@@ -104,14 +108,16 @@ class HerePool:
         return not self.events
 
     def submit(self, number: int, tries: int) -> None:
-        self.events.append(attempt(self.worker, number, tries, lambda *told: self.events.append(Told(*told))))
+        self.events.append(attempt(self.worker, number, tries, lambda *since: self.events.append(Progress(*since))))
 
     def next(self) -> Event | None:
         return self.events.popleft() if self.events else None
 
     def close(self) -> None:
         self.worker.pool.shutdown()
-        torch.set_num_threads(self._threads)  # the worker took one, and this process is the caller's
+        threads, level = self._before  # the worker took one and said nothing, and this process is the caller's
+        torch.set_num_threads(threads)
+        OCR_LOG.setLevel(level)
 
 
 def process_context() -> Any:
@@ -128,6 +134,8 @@ def process_context() -> Any:
 
 @dataclass
 class _Process:
+    """A worker process, and the units that it has."""
+
     process: Any
     pipe: Connection
     units: list[int]
@@ -158,10 +166,10 @@ class LocalPool:
 
     @property
     def room(self) -> bool:
-        return any(len(one.units) < self.slots for one in self._running)
+        return any(len(worker.units) < self.slots for worker in self._running)
 
     def submit(self, number: int, tries: int) -> None:
-        idle = min(self._running, key=lambda one: len(one.units))
+        idle = min(self._running, key=lambda worker: len(worker.units))
         idle.units.append(number)
         with suppress(OSError):  # it died; `next` finds out
             idle.pipe.send((number, tries))
@@ -169,40 +177,40 @@ class LocalPool:
     def next(self) -> Event | None:
         if self._events:
             return self._events.popleft()
-        pipes = {one.pipe: place for place, one in enumerate(self._running)}
+        pipes = {worker.pipe: place for place, worker in enumerate(self._running)}
         for pipe in wait(list(pipes), PATIENCE):
             place = pipes[pipe]  # type: ignore[index]
-            one = self._running[place]
+            worker = self._running[place]
             try:
-                event = one.pipe.recv()
+                event = worker.pipe.recv()
             except (EOFError, OSError):
                 self._replace(place)
                 continue
             if isinstance(event, str):
                 raise CannotBegin(event)
             if isinstance(event, (Finished, Failed)):
-                one.units.remove(event.number)
+                worker.units.remove(event.number)
             self._events.append(event)
         return self._events.popleft() if self._events else None
 
     def _replace(self, place: int) -> None:
-        one = self._running[place]
-        one.process.join()
-        code = one.process.exitcode
+        dead = self._running[place]
+        dead.process.join()
+        code = dead.process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         how = "its GPU failed" if code == DEVICE_LOST else how
-        self._events += [Died(number, how) for number in one.units]
+        self._events += [Died(number, how) for number in dead.units]
         self._running[place] = self._started(self._devices[place])
 
     def close(self) -> None:
         """Workers without a unit end by themselves, so that what libraries hold is given back; others are stopped."""
-        for one in self._running:
+        for worker in self._running:
             with suppress(OSError):
-                one.process.terminate() if one.units else one.pipe.send(None)
-        for one in self._running:
-            one.process.join(LEAVING)
-            one.process.terminate()
-            one.process.join()
+                worker.process.terminate() if worker.units else worker.pipe.send(None)
+        for worker in self._running:
+            worker.process.join(LEAVING)
+            worker.process.terminate()
+            worker.process.join()
 
 
 def _serve(pipe: Connection, url: str, device: str, threads: int, slots: int) -> None:
@@ -220,7 +228,7 @@ def _serve(pipe: Connection, url: str, device: str, threads: int, slots: int) ->
             pipe.send(event)
 
     def run(number: int, tries: int) -> None:
-        event = attempt(worker, number, tries, lambda *told: send(Told(*told)))
+        event = attempt(worker, number, tries, lambda *since: send(Progress(*since)))
         if worker.device_lost:  # nothing works in this process any more, but in another one it may
             os._exit(DEVICE_LOST)
         send(event)
@@ -234,3 +242,106 @@ def _serve(pipe: Connection, url: str, device: str, threads: int, slots: int) ->
             if given is None:
                 return
             pool.submit(run, *given)
+
+
+class _Actor:
+    """A worker on a node of the cluster."""
+
+    def __init__(self, url: str, device: str, threads: int) -> None:
+        self.worker = UnitWorker(url, device=device, threads=threads)
+
+    def ready(self) -> bool:
+        return True
+
+    def run(self, number: int, tries: int) -> Finished | Failed:
+        event = attempt(self.worker, number, tries)
+        if self.worker.device_lost:
+            os._exit(DEVICE_LOST)  # another actor takes its place
+        return event
+
+
+class RayPool:
+    """address: of a cluster, auto for the one that this machine belongs to; None begins one on this machine."""
+
+    def __init__(self, url: str, *, workers: int | None, device: str, threads: int, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ImportError("corpus: engine 'ray' needs the extra ray: pip install 'texturevlm[ray]'") from None
+        self.ray = ray
+        self._began = not ray.is_initialized()
+        if self._began:
+            options: dict[str, Any] = {}
+            if address is None:
+                options = {"include_dashboard": False, "num_cpus": max(4, (workers or 1) * threads)}
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="warning", **options)
+            except ConnectionError as error:
+                raise ConnectionError(f"corpus: no Ray cluster at {address}: {error}") from None
+        gpus = 1 if device.startswith("cuda") else 0
+        self._made = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Actor)
+        self._arguments = (url, device, threads)
+        self.actors: dict[int, Any] = {}
+        self._starting: dict[Any, int] = {}  # reference → place of the actor
+        self._idle: list[int] = []
+        self._running: dict[Any, tuple[int, int]] = {}  # reference → place of the actor, unit
+        room = self._room(threads, gpus)
+        self.workers = workers or room
+        for place in range(self.workers):
+            self._start(place)
+
+    def _room(self, cpus: int, gpus: int) -> int:
+        """How many workers the cluster is large enough for: at least one, for Ray would wait in silence."""
+        has = self.ray.cluster_resources()
+        room = int(min(has.get("CPU", 0) / cpus, has.get("GPU", 0) / gpus if gpus else float("inf")))
+        if room < 1:
+            self.close()
+            got = f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
+            raise ValueError(f"corpus: a worker needs {cpus} CPUs and {gpus} GPUs of the Ray cluster, which has {got}")
+        return room
+
+    def _start(self, place: int) -> None:
+        self.actors[place] = self._made.remote(*self._arguments)
+        self._starting[self.actors[place].ready.remote()] = place
+
+    @property
+    def room(self) -> bool:
+        """Units go only to workers that have begun: one that waits for a place in the cluster would keep its unit."""
+        nothing = not self._idle and not self._running
+        if self._starting:
+            began, _ = self.ray.wait(list(self._starting), num_returns=1, timeout=None if nothing else 0)
+            for reference in began:
+                place = self._starting.pop(reference)
+                try:
+                    self.ray.get(reference)
+                except self.ray.exceptions.RayError as error:
+                    last = str(error).strip().splitlines()[-1]
+                    raise CannotBegin(last) from None
+                self._idle.append(place)
+        return bool(self._idle)
+
+    def submit(self, number: int, tries: int) -> None:
+        place = self._idle.pop()
+        self._running[self.actors[place].run.remote(number, tries)] = place, number
+
+    def next(self) -> Event | None:
+        ready, _ = self.ray.wait(list(self._running), num_returns=1, timeout=PATIENCE)
+        if not ready:
+            return None
+        place, number = self._running.pop(ready[0])
+        try:
+            event: Event = self.ray.get(ready[0])
+            self._idle.append(place)
+            return event
+        except self.ray.exceptions.RayActorError as error:
+            self._start(place)
+            return Died(number, " ".join(str(error).split())[:120])
+        except self.ray.exceptions.RayError as error:
+            self._idle.append(place)
+            return Failed(number, said(error), False)
+
+    def close(self) -> None:
+        for actor in self.actors.values():
+            self.ray.kill(actor)
+        if self._began:
+            self.ray.shutdown()

@@ -18,14 +18,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from texturevlm.corpus.store import Store
+from texturevlm.corpus.store import Store, key_hash
 
 FILES = NAME, INDEX = "plan/questions.jsonl", "plan/questions.bin"
-Asked = list[tuple[str, dict[str, Any]]]  # questions about one image, each with its other fields
 
 
 @dataclass(frozen=True)
-class Given:
+class QuestionFile:
     """A file of questions that was checked: a digest of it, and how many there are."""
 
     path: Path
@@ -33,7 +32,7 @@ class Given:
     count: int
 
 
-def check_questions(path: Path) -> Given:
+def check_questions(path: Path) -> QuestionFile:
     """Check each line of a file of questions."""
     digest, count = hashlib.blake2b(digest_size=16), 0
     with path.open("rb") as file:
@@ -44,7 +43,7 @@ def check_questions(path: Path) -> Given:
                 count += 1
     if not count:
         raise ValueError(f"corpus: questions must have at least one, got none in {path}")
-    return Given(path, digest.hexdigest(), count)
+    return QuestionFile(path, digest.hexdigest(), count)
 
 
 def parse_line(line: bytes, name: str) -> tuple[str, str, dict[str, Any]]:
@@ -60,23 +59,19 @@ def parse_line(line: bytes, name: str) -> tuple[str, str, dict[str, Any]]:
     return key, question, fields
 
 
-def write_questions(store: Store, given: Given) -> None:
+def write_questions(store: Store, given: QuestionFile) -> None:
     """Put a copy of the questions and their index into a corpus."""
     hashes, places, at = array("Q"), array("Q"), 0
     with store.writing(NAME) as path, given.path.open("rb") as file, path.open("wb") as copy:
         for number, line in enumerate(file, 1):
             if line.strip():
-                hashes.append(_hash(parse_line(line, f"{given.path}:{number}")[0]))
+                hashes.append(key_hash(parse_line(line, f"{given.path}:{number}")[0]))
                 places.append(at)
             at += copy.write(line)
     keys = np.frombuffer(hashes, dtype="<u8")
     order = np.argsort(keys, kind="stable")  # questions about one image stay in the order of the file
     with store.writing(INDEX) as path:
         np.stack([keys[order], np.frombuffer(places, dtype="<u8")[order]]).tofile(path)
-
-
-def _hash(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 class Questions:
@@ -89,9 +84,9 @@ class Questions:
             self._lines = _mapped(store, NAME)
             self._keys, self._places = np.frombuffer(_mapped(store, INDEX), dtype="<u8").reshape(2, -1)
 
-    def about(self, key: str) -> Asked:
-        """In the order of the file; none if nothing is asked about this image."""
-        first, last = (np.searchsorted(self._keys, np.uint64(_hash(key)), side) for side in ("left", "right"))
+    def about(self, key: str) -> list[tuple[str, dict[str, Any]]]:
+        """The questions about an image in the order of the file, each with its other fields; none if there is none."""
+        first, last = (np.searchsorted(self._keys, np.uint64(key_hash(key)), side) for side in ("left", "right"))
         found = (parse_line(self._line(int(place)), NAME) for place in self._places[first:last])
         return [(question, fields) for own, question, fields in found if own == key]
 

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.corpus.formats import FORMATS
-from texturevlm.corpus.rows import DTYPES
+from texturevlm.corpus.formats import DTYPES, FORMATS
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.frame import check_turn
 from texturevlm.placement import TokenConfig
@@ -24,7 +23,7 @@ class Recipe:
     """The configuration of a corpus.
 
     source:    where images come from, as given, and `kind`, what that is (a key of sources.KINDS)
-    write:     the payload of a row, a key of rows.DTYPES
+    write:     the payload of a row, a key of formats.DTYPES
     format:    of the files
     model:     a hub id or a folder, for features and codes
     codebook:  the file of a codebook, for codes; code: digest of it
@@ -89,7 +88,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Recipe:
-        known = {one.name for one in fields(cls)}
+        known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in given.items() if name in known})
 
     def differences(self, other: Recipe) -> list[str]:

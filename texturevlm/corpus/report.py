@@ -32,61 +32,36 @@ img { max-width: 100%; border: 1px solid #ddd; }
 def write_report(corpus: Corpus, summary: Summary) -> None:
     """Write report.html and contact.png, which it shows, into the folder of the corpus."""
     store = corpus.ledger.store
+    title = escape(f"Corpus {Path(store.url).name}")
+    counts = f"{summary.rows:,} rows in {summary.units:,} units, {summary.errors:,} errors."
+    parts = [f"<h1>{title}</h1>", f"<p>{counts}</p>", *_speed(summary)]
     if len(corpus):
         store.write(SHEET, contact_sheet(corpus))
-    title = f"Corpus {Path(store.url).name}"
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{summary.rows:,} rows in {summary.units:,} units, {summary.errors:,} errors.</p>",
-        *_speed(summary),
-        *_seen(corpus),
-        *_not_done(summary),
-        *(_errors(corpus) if summary.errors else ()),
-        "<h2>Recipe</h2>",
-        _table(((name, str(value)) for name, value in asdict(corpus.recipe).items() if value != "")),
-    ]
-    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n{STYLE}'
-    store.write(PAGE, "\n".join([head, *parts, "</html>\n"]).encode())
+        what = f"What was seen of {min(SHOWN, len(corpus))} images, evenly spread"
+        parts += [f"<h2>{what}</h2>", f'<img src="{SHEET}" alt="{what}">']
+    if summary.failed:
+        why = ((f"unit {number}", error) for number, error in islice(summary.failed.items(), MOST_ERRORS))
+        parts += [f"<h2>{len(summary.failed)} units are not done</h2>", _table(why)]
+    if faults := list(islice(corpus.faults(), MOST_ERRORS)) if summary.errors else []:
+        kinds = Counter(fault.error.split(":")[0] for fault in faults)
+        said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        parts += [f"<h2>Errors: the first {len(faults)}</h2>", f"<p>{escape(said)}</p>"]
+        parts += [_table(((fault.key, fault.error) for fault in faults), ("key", "error"))]
+    recipe = ((name, str(value)) for name, value in asdict(corpus.recipe).items() if value != "")
+    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n{STYLE}'
+    store.write(PAGE, "\n".join([head, *parts, "<h2>Recipe</h2>", _table(recipe), "</html>\n"]).encode())
 
 
 def _speed(summary: Summary) -> list[str]:
     if not summary.made:
         return ["<p>The last run found everything done.</p>"]
-    rows = [
-        (f"{stage} (bottleneck)" if stage == summary.bottleneck else stage, shown(rate))
-        for stage, rate in summary.rates.items()
-    ]
+    marks = {summary.bottleneck: " (bottleneck)"}
+    rows = ((f"{stage}{marks.get(stage, '')}", shown(rate)) for stage, rate in summary.rates.items())
     return [
         "<h2>Speed</h2>",
         f"<p>The last run made {summary.made:,} rows in {summary.seconds:.1f} s, "
         f"{shown(summary.made / summary.seconds)} per second. The bottleneck was {escape(summary.bottleneck)}.</p>",
         _table(rows, ("stage", "images/s, if it never waited")),
-    ]
-
-
-def _seen(corpus: Corpus) -> list[str]:
-    if not len(corpus):
-        return []
-    count = min(SHOWN, len(corpus))
-    what = f"What was seen of {count} images, evenly spread"
-    return [f"<h2>{what}</h2>", f'<img src="{SHEET}" alt="{what}">']
-
-
-def _not_done(summary: Summary) -> list[str]:
-    if not summary.failed:
-        return []
-    rows = ((f"unit {number}", why) for number, why in islice(summary.failed.items(), MOST_ERRORS))
-    return [f"<h2>{len(summary.failed)} units are not done</h2>", _table(rows)]
-
-
-def _errors(corpus: Corpus) -> list[str]:
-    faults = list(islice(corpus.faults(), MOST_ERRORS))
-    kinds = Counter(fault.error.split(":")[0] for fault in faults)
-    said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return [
-        f"<h2>Errors: the first {len(faults)}</h2>",
-        f"<p>{escape(said)}</p>",
-        _table(((fault.key, fault.error) for fault in faults), ("key", "error")),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import stat
@@ -23,7 +24,7 @@ _NUMBERS = count()
 
 
 class Store:
-    """A folder.
+    """A folder whose files appear whole or not at all.
 
     url: a path, or a URL that fsspec knows (s3://bucket/folder); some need a package of their own, which fsspec names
     """
@@ -146,7 +147,7 @@ def listed(fs: Any, folder: str) -> Iterator[dict[str, Any]]:
     if _is_local(fs):
         yield from _listed_here(folder)
         return
-    for info in sorted(fs.ls(folder, detail=True), key=lambda one: str(one["name"])):
+    for info in sorted(fs.ls(folder, detail=True), key=lambda info: str(info["name"])):
         if info["type"] == "directory":
             if str(info["name"]).rstrip("/") != folder.rstrip("/"):  # some stores list the folder itself
                 yield from listed(fs, info["name"])
@@ -155,9 +156,9 @@ def listed(fs: Any, folder: str) -> Iterator[dict[str, Any]]:
 
 
 def _listed_here(folder: str) -> Iterator[dict[str, Any]]:
-    """The same for a folder of this machine. Links to folders are not followed: they may lead back."""
+    """The same of a folder on this machine. Links to folders are not followed: they may lead back."""
     with os.scandir(folder) as found:
-        names = sorted((one.name, one.is_dir(follow_symlinks=False)) for one in found)
+        names = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
     for name, is_folder in names:
         path = f"{folder.rstrip('/')}/{name}"
         if is_folder:
@@ -170,3 +171,8 @@ def _listed_here(folder: str) -> Iterator[dict[str, Any]]:
             continue
         if stat.S_ISREG(status.st_mode):
             yield {"name": path, "size": status.st_size, "mtime": status.st_mtime, "type": "file"}
+
+
+def key_hash(key: str) -> int:
+    """64 bits that stand for the key of an image where millions of keys would take too much memory."""
+    return int.from_bytes(hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest(), "little")

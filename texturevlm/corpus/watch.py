@@ -43,13 +43,15 @@ class Watch:
         self.at_once = at_once
         self.started = self.drawn = time.monotonic()
 
-    def told(self, images: int, errors: int, seconds: Mapping[str, float]) -> None:
+    def add(self, images: int, errors: int, seconds: Mapping[str, float]) -> None:
+        """Count what a worker has done since it last said."""
         self.images, self.errors = self.images + images, self.errors + errors
         for stage in STAGES:
             self.seconds[stage] += seconds[stage]
         self.draw()
 
     def finished(self) -> None:
+        """Count a unit that is done."""
         self.done += 1
         self.draw(last=self.done == self.units)
 
@@ -64,25 +66,22 @@ class Watch:
         }
 
     def bottleneck(self) -> str:
-        """The slowest stage."""
+        """The slowest stage; "" before any is known."""
         rates = self.rates()
-        return min(rates, key=lambda stage: rates[stage]) if rates else ""
+        return min(rates, key=lambda stage: rates[stage], default="")
 
     def line(self) -> str:
-        slowest = self.bottleneck()
-        by_stage = ", ".join(
-            f"{stage} {shown(rate)}{' (bottleneck)' if stage == slowest else ''}"
-            for stage, rate in self.rates().items()
-        )
-        fresh = self.done - self.before
+        """Where the run is, in one line."""
+        slowest, fresh = self.bottleneck(), self.done - self.before
+        marks = {slowest: " (bottleneck)"}
+        by_stage = ", ".join(f"{stage} {shown(rate)}{marks.get(stage, '')}" for stage, rate in self.rates().items())
         left = clock_time(self.wall / fresh * (self.units - self.done)) if fresh else "?"
-        overall = self.images / max(self.wall, 1e-9)
-        return (
-            f"{self.done}/{self.units} units, {self.images:,} images at {shown(overall)} images/s ({by_stage}), "
-            f"{self.errors} errors, {left} to go"
-        )
+        overall = shown(self.images / max(self.wall, 1e-9))
+        counts = f"{self.done}/{self.units} units, {self.images:,} images at {overall} images/s"
+        return f"{counts} ({by_stage}), {self.errors} errors, {left} to go"
 
     def draw(self, last: bool = False) -> None:
+        """Print the line, if it is time for it."""
         now, terminal = time.monotonic(), sys.stderr.isatty()
         if self.quiet or not (last or now - self.drawn > (DRAWN_EVERY if terminal else PRINTED_EVERY)):
             return

@@ -13,30 +13,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from queue import Queue
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from texturevlm.corpus.choose import Bucket, Chooser, Decoded
+from texturevlm.corpus.choose import Bucket, Chooser, DecodedImage
 from texturevlm.corpus.decode import decoder_of, find_decoder, pixel_digest
-from texturevlm.corpus.formats import FORMATS
-from texturevlm.corpus.items import Item, items_of, said
-from texturevlm.corpus.ledger import Done, Fault, Ledger, file_digest
-from texturevlm.corpus.listing import Unit
+from texturevlm.corpus.formats import DTYPES, FORMATS, Row
+from texturevlm.corpus.ledger import Fault, Ledger, Manifest, Unit, file_digest
 from texturevlm.corpus.payloads import PAYLOADS
 from texturevlm.corpus.questions import Questions
 from texturevlm.corpus.recipe import VERSION
-from texturevlm.corpus.rows import DTYPES, Row
+from texturevlm.corpus.sources import Item, items_of, said
 from texturevlm.corpus.store import Store
 
 WINDOW = 64  # images, and
 WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first; up to twice that, so that the last batch is whole
 WAITING = 1  # windows that are decoded and wait
+OCR_LOG = logging.getLogger("texturevlm.relevance.words")
 STAGES = ("read", "decode", "choose", "encode", "write")
-Window = list[Decoded | Fault]
+Window = list[DecodedImage | Fault]
 Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and seconds by stage since the last call
 
 
@@ -94,7 +92,7 @@ class UnitWorker:
         # Sums depend on how work is split; and each thread that decodes would begin as many of torch's as there are
         # cores, which then wait for one another.
         torch.set_num_threads(1)
-        logging.getLogger("texturevlm.relevance.words").setLevel(logging.ERROR)  # of so many pages none is announced
+        OCR_LOG.setLevel(logging.ERROR)  # of so many pages none is announced
         if self.device.type != "cpu":
             torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
         self.decode = decoder_of(find_decoder(self.recipe.decoder, self.device.type), self.device)
@@ -115,7 +113,7 @@ class UnitWorker:
         chooser: Chooser = self._own.chooser
         return chooser
 
-    def __call__(self, number: int, tries: int = 0, tell: Tell | None = None) -> Done:
+    def __call__(self, number: int, tries: int = 0, tell: Tell | None = None) -> Manifest:
         """Make a unit's files.
 
         tries: how often a worker died on it. Then it is noted what is being decoded, and passed over if noted before
@@ -125,22 +123,22 @@ class UnitWorker:
         unit = self.ledger.unit(number)
         name, rows = self.ledger.data_name(number, self.recipe), 0
         about = {"write": self.recipe.write, "patch": self.recipe.patch, "unit": unit.id, "recipe": self.recipe.digest}
-        with self.ledger.store.writing(name) as path, ExitStack() as stack:
-            writing = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="write"))
+        with (
+            self.ledger.store.writing(name) as path,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
+            closing(self.windows(unit, clock, tries)) as windows,
+        ):
             writer = FORMATS[self.recipe.format].writer(path, about, DTYPES[self.recipe.write])
-            written: Future[None] | None = None
-            windows = stack.enter_context(closing(self.windows(unit, clock, tries)))
+            written = writing.submit(self._write, writer, [], clock)
             for window in windows:
                 made, bad = self.rows(window, clock)
                 faults += bad
-                if written is not None:
-                    written.result()
+                written.result()
                 written = writing.submit(self._write, writer, made, clock)
                 rows += len(made)
                 if tell is not None:
                     tell(len(made), len(bad), clock.since_last())
-            if written is not None:
-                written.result()
+            written.result()
             with clock.timing("write"):
                 writer.close()
                 size, digest = path.stat().st_size, file_digest(path)
@@ -159,45 +157,32 @@ class UnitWorker:
     # Reading and decoding.
 
     def windows(self, unit: Unit, clock: Clock, tries: int = 0) -> Generator[Window, None, None]:
-        """The images of a unit in order, decoded ahead."""
-        ready: Queue[Window | BaseException | None] = Queue(WAITING)
-        stopped = threading.Event()
-
-        def produce() -> None:
-            try:
-                window, held = Window(), 0
-                for found in self._decoded(unit, clock, tries):
-                    if stopped.is_set():
-                        return
-                    window.append(found)
-                    held += found.pixels.nbytes if isinstance(found, Decoded) else 0
-                    whole = len(window) % self.recipe.batch == 0
-                    if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
-                        ready.put(window)
-                        window, held = Window(), 0
-                ready.put(window)
-                ready.put(None)
-            except BaseException as error:  # for the thread that waits for windows
-                ready.put(error)
-
-        reader = threading.Thread(target=produce, name="read", daemon=True)
-        reader.start()
+        """The images of a unit in order, decoded ahead by another thread."""
+        made = self._windows(unit, clock, tries)
+        reader = ThreadPoolExecutor(1, thread_name_prefix="read")
         try:
-            while (window := ready.get()) is not None:
-                if isinstance(window, BaseException):
-                    raise window
+            ahead = deque(reader.submit(next, made, None) for _ in range(1 + WAITING))
+            while (window := ahead.popleft().result()) is not None:
+                ahead.append(reader.submit(next, made, None))
                 yield window
         finally:
-            stopped.set()
-            while reader.is_alive():  # it may wait for room
-                while not ready.empty():
-                    ready.get()
-                reader.join(0.01)
+            reader.shutdown(cancel_futures=True)
 
-    def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Decoded | Fault]:
+    def _windows(self, unit: Unit, clock: Clock, tries: int) -> Iterator[Window]:
+        window, held = Window(), 0
+        for found in self._decoded(unit, clock, tries):
+            window.append(found)
+            held += found.pixels.nbytes if isinstance(found, DecodedImage) else 0
+            whole = len(window) % self.recipe.batch == 0
+            if len(window) >= WINDOW or held >= WINDOW_BYTES * (1 if whole else 2):
+                yield window
+                window, held = Window(), 0
+        yield window
+
+    def _decoded(self, unit: Unit, clock: Clock, tries: int) -> Iterator[DecodedImage | Fault]:
         ahead = 1 if tries else 2 * self.threads
         passed = self.ledger.noted(unit.number) if tries else []
-        waiting: deque[Future[list[Decoded | Fault]]] = deque()
+        waiting: deque[Future[list[DecodedImage | Fault]]] = deque()
         items = enumerate(items_of(unit, self.recipe.kind))
         while True:
             with clock.timing("read"):
@@ -212,7 +197,7 @@ class UnitWorker:
             if item is None:
                 return
 
-    def _decode(self, item: Item, clock: Clock, note: Any) -> list[Decoded | Fault]:
+    def _decode(self, item: Item, clock: Clock, note: Any) -> list[DecodedImage | Fault]:
         """One image, once per question about it."""
         if item.error is not None:
             return [Fault(item.key, item.error)]
@@ -229,7 +214,8 @@ class UnitWorker:
         asked = asked or [(item.question, {})]
         keys = [item.key] if len(asked) == 1 else [f"{item.key}?{number}" for number in range(len(asked))]
         return [
-            Decoded(key, digest, pixels, question, {**item.more, **more}) for key, (question, more) in zip(keys, asked)
+            DecodedImage(key, digest, pixels, question, {**item.more, **more})
+            for key, (question, more) in zip(keys, asked)
         ]
 
     # Choosing, sampling, encoding.
@@ -238,23 +224,22 @@ class UnitWorker:
         """The rows of a window in order, and what went wrong."""
         buckets: dict[Bucket, list[int]] = {}
         found: dict[int, Row | Fault] = {}
-        for place, one in enumerate(window):
-            if isinstance(one, Fault):
-                found[place] = one
+        for place, image in enumerate(window):
+            if isinstance(image, Fault):
+                found[place] = image
             else:
-                buckets.setdefault(self.chooser.bucket(one), []).append(place)
-        stream = self._own.stream if hasattr(self._own, "stream") else None
-        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+                buckets.setdefault(self.chooser.bucket(image), []).append(place)
+        with torch.cuda.stream(getattr(self._own, "stream", None)):  # None: no other than now
             for bucket, places in buckets.items():
                 most = self.chooser.most(bucket.size)
                 for first in range(0, len(places), most):
                     some = places[first : first + most]
-                    images = [one for one in (window[place] for place in some) if isinstance(one, Decoded)]
+                    images = [image for place in some if isinstance(image := window[place], DecodedImage)]
                     found.update(zip(some, self._batch(bucket, images, clock)))
-        ordered = [found[place] for place in sorted(found)]
-        return [one for one in ordered if isinstance(one, Row)], [one for one in ordered if isinstance(one, Fault)]
+        ordered = [found[place] for place in range(len(window))]
+        return [row for row in ordered if isinstance(row, Row)], [bad for bad in ordered if isinstance(bad, Fault)]
 
-    def _batch(self, bucket: Bucket, images: list[Decoded], clock: Clock) -> list[Row | Fault]:
+    def _batch(self, bucket: Bucket, images: list[DecodedImage], clock: Clock) -> list[Row | Fault]:
         try:
             with clock.timing("choose"):
                 chosen = self.chooser(bucket, images)
@@ -271,8 +256,8 @@ class UnitWorker:
                 return [row for image in images for row in self._batch(bucket, [image], clock)]
             return [Fault(images[0].key, said(error))]
         return [
-            Row(one.key, one.digest, one.size, one.question, footprints[place][used[place]], payloads[place], one.more)
-            for place, one in enumerate(images)
+            Row(image.key, image.digest, image.size, image.question, table[slots], payload, image.more)
+            for image, table, slots, payload in zip(images, footprints, used, payloads)
         ]
 
 

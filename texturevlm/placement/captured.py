@@ -137,7 +137,7 @@ class CapturedChoice:
         texture = Texture((image,)).mipmapped()
         with torch.no_grad():
             relevance, allocation = choose(texture, question, how)
-            return Made(relevance, allocation, _pixels(texture, allocation) if self.sampled else None)
+            return Made(relevance, allocation, sampled_pixels(texture, allocation) if self.sampled else None)
 
     def release(self) -> None:
         """Forget all graphs."""
@@ -151,7 +151,7 @@ class CapturedChoice:
         relevance, allocation = choose(texture, Question(*encoded) if encoded else "", how, scorer)
         maps = [getattr(relevance, name) for name in _MAPS]
         columns = [getattr(allocation, name) for name in COLUMNS]
-        pixels = [_pixels(texture, allocation)] if self.sampled else []
+        pixels = [sampled_pixels(texture, allocation)] if self.sampled else []
         return *pixels, *columns, *(part for part in maps if part is not None)
 
     def _whole(self, made: list[Tensor], size: tuple[int, int], how: TokenConfig, scorer: str) -> Made:
@@ -162,7 +162,8 @@ class CapturedChoice:
         return Made(Relevance(**maps, size=size, scorer=scorer), allocation, pixels)
 
 
-def _pixels(texture: Texture, allocation: Allocation) -> Tensor:
+def sampled_pixels(texture: Texture, allocation: Allocation) -> Tensor:
+    """What the tokens show (B, K, C, P, P), sampled in a way that a graph can capture."""
     # The texture units, which sometimes pay, filter with 8 bits and cannot be set up inside a graph.
     kernels = backends.no_kernel_because(texture.levels[0]) is None
     return sample(texture, allocation, backend="cuda" if kernels else "auto").pixels

@@ -28,9 +28,7 @@ from texturevlm.channels import (
     text_map,
 )
 from texturevlm.channels import structure as saliency
-from texturevlm.cuda import Layout
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import Layout, constants, launch
 from texturevlm.ops import backend as backends
 from texturevlm.ops import mipmap
 from texturevlm.relevance.maps import ImageMaps, normalised

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops import level_extents, share_of_pixels
-from texturevlm.virtual.source import PageKey, PageSource, StoredPage
+from texturevlm.virtual.sources import PageKey, PageSource, StoredPage
 
 PAGE = 256  # texels along a side, where the source has no square pages of a usual size
 USUAL_PAGES = (64, 1024)  # sides of stored pages that are used as they are
@@ -64,23 +64,23 @@ class MipPages:
         waiting: list[tuple[PageKey, list[PageKey]]] = []
         for key in keys:
             own = self._needed(key)
-            if waiting and sum(len(one) for _, one in waiting) + len(own) > MOST_AT_ONCE:
+            if waiting and sum(len(needed) for _, needed in waiting) + len(own) > MOST_AT_ONCE:
                 yield from self._made(waiting)
                 waiting = []
             waiting.append((key, own))
         yield from self._made(waiting)
 
     def _made(self, waiting: Sequence[tuple[PageKey, list[PageKey]]]) -> Iterator[tuple[PageKey, Tensor | None]]:
-        stored = list(dict.fromkeys(one for _, own in waiting for one in own))
+        stored = list(dict.fromkeys(needed for _, own in waiting for needed in own))
         read = dict(zip(stored, self.source.read_pages(stored)))
         self.counters.pages_read += len(read)
-        self.counters.bytes_read += sum(one.bytes for one in read.values())
-        for one, found in read.items():
+        self.counters.bytes_read += sum(page.bytes for page in read.values())
+        for key, found in read.items():
             if found.texels is None:
-                where = f"level {one.level}, row {one.row}, column {one.column}"
+                where = f"level {key.level}, row {key.row}, column {key.column}"
                 self.counters.errors.append(f"{self.source.name}: page at {where} cannot be read: {found.error}")
         for key, own in waiting:
-            broken = any(read[one].texels is None for one in own)
+            broken = any(read[needed].texels is None for needed in own)
             yield key, None if broken else self._page(key, own, read)
 
     def _box(self, key: PageKey) -> tuple[int, int, int, int]:
@@ -108,9 +108,9 @@ class MipPages:
         tall, wide = self.source.levels[self._stored[key.level]].page
         edges, (top, left, bottom, right) = self._span(key)
         area = np.empty((bottom - top, right - left, 3), np.uint8)
-        for one in own:
-            y, x = one.row * tall - top, one.column * wide - left
-            texels = read[one].texels
+        for stored in own:
+            y, x = stored.row * tall - top, stored.column * wide - left
+            texels = read[stored].texels
             assert texels is not None  # `_made` has looked
             texels = texels[max(0, -y) :, max(0, -x) :]
             part = area[max(0, y) : max(0, y) + texels.shape[0], max(0, x) : max(0, x) + texels.shape[1]]

@@ -14,12 +14,9 @@ from texturevlm.check import check_choice
 from texturevlm.image import MAX_BYTES, MAX_PIXELS, SCHEMES
 from texturevlm.paths import IMAGE_SUFFIXES, is_url
 from texturevlm.types import COLOURS, Texture
-from texturevlm.virtual.maps import MapSource
 from texturevlm.virtual.pages import POOL_BYTES, VirtualPages
 from texturevlm.virtual.ranges import NoRangesError, open_ranges
-from texturevlm.virtual.slides import SlideSource
-from texturevlm.virtual.source import PageSource
-from texturevlm.virtual.tiff import TiffSource, is_large_tiff
+from texturevlm.virtual.sources import MapSource, PageSource, SlideSource, TiffSource, is_large_tiff
 
 PAGED_PIXELS = 1 << 24  # a file of fewer pixels is read whole: 200 MB as float32
 SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide")  # OpenSlide's, of which many are TIFF

@@ -58,7 +58,7 @@ class LocalRanges:
 
     def read(self, ranges: Sequence[Range]) -> list[bytes | Exception]:
         """As in Ranges; safe in several threads."""
-        return [self._read(*one) for one in ranges]
+        return [self._read(offset, count) for offset, count in ranges]
 
     def _read(self, offset: int, count: int) -> bytes | Exception:
         try:
@@ -109,7 +109,7 @@ class RemoteRanges:
         """As in Ranges; safe in several threads."""
         starts, ends = [offset for offset, _ in ranges], [offset + count for offset, count in ranges]
         found = self._fs.cat_ranges([self._path] * len(ranges), starts, ends)
-        return [ConnectionError(_said(one)) if isinstance(one, Exception) else one for one in found]
+        return [ConnectionError(_said(part)) if isinstance(part, Exception) else part for part in found]
 
 
 def open_ranges(name: str) -> Ranges:

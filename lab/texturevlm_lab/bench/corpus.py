@@ -23,10 +23,9 @@ from PIL import Image
 
 from texturevlm.corpus.build import CPU_BATCH, GPU_BATCH
 from texturevlm.corpus.decode import DECODERS, find_decoder
-from texturevlm.corpus.formats import FORMATS
+from texturevlm.corpus.formats import DTYPES, FORMATS
 from texturevlm.corpus.ledger import Ledger
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.corpus.rows import DTYPES
 from texturevlm.corpus.sources import entries_of
 from texturevlm.corpus.store import Store
 from texturevlm.corpus.worker import STAGES, Clock, UnitWorker

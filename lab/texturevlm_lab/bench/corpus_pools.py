@@ -56,7 +56,7 @@ def ray_workers(report: Report) -> None:
         return report.add_missing(work, "ray", "not installed")
     import ray
 
-    from texturevlm.corpus.ray_pool import RayPool
+    from texturevlm.corpus.pools import RayPool
 
     alone = 0.0
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)

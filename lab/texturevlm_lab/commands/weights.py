@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from texturevlm.commands import arguments
-from texturevlm.commands.reading import read_images
 from texturevlm.defaults import BUDGET
 from texturevlm.paths import image_paths
 
@@ -69,7 +68,7 @@ def _fit_pca(options: argparse.Namespace) -> int:
     with arguments.announced(f"loading {options.model}"):
         encoder = DenseEncoder.load(options.model, device=device)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    features = map(encoder.encode, read_images(paths, skip_bad=options.skip_bad))
+    features = map(encoder.encode, arguments.read_images(paths, skip_bad=options.skip_bad))
     projection, report = fit_pca(features, model=encoder.model, digest=encoder.digest)
     projection.save(options.out)
     skipped = len(paths) - report.images
