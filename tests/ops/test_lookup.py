@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
-from texturevlm.ops import channels_last, lookup, lookup_grad, mipmap, sample_patches
-from texturevlm.ops import lookup_reference
+from texturevlm.ops import channels_last, lookup, lookup_grad, lookup_reference, mipmap, sample_patches
 from texturevlm.ops.lookup_reference import probes
 
 SIZES = [(1, 1), (1, 9), (7, 5), (16, 16), (37, 53), (64, 48), (3, 300)]

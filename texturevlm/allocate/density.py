@@ -15,9 +15,7 @@ from torch import Tensor
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import fits_whole, resize
-from texturevlm.cuda import Layout, device_constant
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import Layout, constants, device_constant, launch
 from texturevlm.ops import Footprints, empty_footprints
 from texturevlm.ops import backend as backends
 from texturevlm.relevance import Relevance

@@ -26,9 +26,7 @@ from texturevlm.channels.structure import (
     SALIENCY_REACH,
 )
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.cuda import HOLE, Layout, address, template
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import HOLE, Layout, address, constants, launch, template
 from texturevlm.ops import (
     Marks,
     distance_within_cuda,

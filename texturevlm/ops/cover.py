@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda import THREADS, Layout
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import THREADS, Layout, constants, launch
 
 MOST_CELLS, MOST_TOKENS, KEYS = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS")
 OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")

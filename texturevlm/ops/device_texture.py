@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count, check_shapes
-from texturevlm.cuda import THREADS, Layout, address, bind, checked, device_constant, scalar_bits
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import THREADS, Layout, address, bind, checked, device_constant, launch, scalar_bits
 from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup_reference import Where
 from texturevlm.ops.mip import check_nearest, check_pyramid

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda import HOLE, WARP, Layout, template
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import HOLE, WARP, Layout, constants, launch, template
 from texturevlm.ops import backend as backends
 from texturevlm.ops.packed import Marks, pack_marks
 

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda import Layout, scalar_bits
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import Layout, constants, launch, scalar_bits
 from texturevlm.ops.backend import MAX_EXTENT
 from texturevlm.ops.lookup_kernel import patch_parts
 from texturevlm.ops.lookup_reference import FlatLevels, Where

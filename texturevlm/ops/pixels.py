@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda import THREADS, Layout
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import THREADS, Layout, launch
 from texturevlm.ops import backend as backends
 
 _UNPACK, _PACK = Layout("pixels.cu", "Unpack"), Layout("pixels.cu", "Pack")

@@ -27,9 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from texturevlm.channels import CHANNELS, build
-from texturevlm.cuda import THREADS, WARP, Layout, device_constant
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import THREADS, WARP, Layout, constants, device_constant, launch
 from texturevlm.ops import backend as backends
 from texturevlm.ops import level_extents, lookup
 from texturevlm.relevance.maps import ImageMaps

@@ -24,13 +24,11 @@ from texturevlm.channels import (
     colour_levels,
     grey_levels,
     highest,
+    saliency,
     text_layer,
     text_map,
 )
-from texturevlm.channels import structure as saliency
-from texturevlm.cuda import Layout
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import Layout, constants, launch
 from texturevlm.ops import backend as backends
 from texturevlm.ops import mipmap
 from texturevlm.relevance.maps import ImageMaps, normalised

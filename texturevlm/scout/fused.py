@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.cuda import THREADS, Layout, scalar_bits
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import THREADS, Layout, constants, launch, scalar_bits
 from texturevlm.ops import backend
 from texturevlm.scout.question import Question
 from texturevlm.scout.ranker import INPUT_MAPS, RANKER_INPUTS, Ranker

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.cuda import Layout, address
-from texturevlm.cuda import kernel as constants
-from texturevlm.cuda import kernel as launch
+from texturevlm.cuda import Layout, address, constants, launch
 from texturevlm.ops import Marks
 from texturevlm.ops import backend as backends
 from texturevlm.video.change import BLOCK, Changes, Noise, check_values, initial_noise, quiet_rank, tile_grid
