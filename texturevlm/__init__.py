@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from texturevlm.ask import VLM, attach, detach, load_vlm
     from texturevlm.ask.processor import TextureProcessor
     from texturevlm.channels import CHANNELS
-    from texturevlm.channels import build as build_channels
+    from texturevlm.channels.build import build as build_channels
     from texturevlm.pages import choose_pages
     from texturevlm.placement import TokenConfig, choose_tokens, compile, place, prepare
     from texturevlm.rebuilding import rebuild, resized

@@ -220,7 +220,7 @@ class Projection:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Projection":
-        """What `save` wrote."""
+        """Read the projection that `save` wrote to a file."""
         safetensors = optional("Projection.load", "safetensors")
         if not Path(path).is_file():
             raise FileNotFoundError(f"Projection.load: no such file: {path}")

@@ -140,7 +140,7 @@ class Checkpoint:
 
     def file(self, name: str) -> Path | None:
         """A further file of the checkpoint, on this machine; None if it has none of this name."""
-        where = {one: value for one, value in self.shared.items() if one != "trust_remote_code"}
+        where = {option: value for option, value in self.shared.items() if option != "trust_remote_code"}
         with self.errors("complete and undamaged" if os.path.isdir(self.name) else "a hub id or a folder"):
             found = optional(self.function, "transformers.utils").cached_file(
                 self.name,
@@ -155,7 +155,7 @@ class Checkpoint:
     @property
     def shared(self) -> dict[str, Any]:
         """The options that say where files come from."""
-        return {one: self.options[one] for one in HUB_OPTIONS if one in self.options}
+        return {option: self.options[option] for option in HUB_OPTIONS if option in self.options}
 
     def config(self) -> Any:
         """The config of the model."""
@@ -182,7 +182,7 @@ class Checkpoint:
                 raise ImportError(f"{self.function}: device_map needs accelerate; pip install accelerate")
         elif place.type != "cpu" and accelerate:
             options["device_map"] = {"": place}  # a large model need not fit into the memory of the host
-        further = [one for one in self.options if one not in HUB_OPTIONS]
+        further = [option for option in self.options if option not in HUB_OPTIONS]
         wanted = f"one that takes {', '.join(further)}" if further else "complete and undamaged"
         with self.errors(wanted):
             try:
@@ -301,7 +301,7 @@ def only_cached(function: str, name: str, hub: Any, options: dict[str, Any], fil
     cache = options.get("cache_dir") or hub.constants.HF_HUB_CACHE
     folder = f"{options['subfolder']}/" if options.get("subfolder") else ""
     places = [hub.try_to_load_from_cache(name, folder + file, cache, options.get("revision")) for file in files]
-    if not any(isinstance(one, str) for one in places):
+    if not any(isinstance(place, str) for place in places):
         raise ConnectionError(f"{function}: {reason}, and {name} is neither a folder nor in the cache {Path(cache)}")
     return True
 

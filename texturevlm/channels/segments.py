@@ -81,8 +81,8 @@ def sam_regions(
     side = segmenter.network.config.vision_config.image_size
     maps = []
     with torch.inference_mode():
-        for one in torch.split(image.expand(-1, 3, -1, -1), 1):
-            embedding, size = segmenter.embed(one)
+        for picture in torch.split(image.expand(-1, 3, -1, -1), 1):
+            embedding, size = segmenter.embed(picture)
             found = [
                 _good(*segmenter.masks(embedding, part), size, side, trust, stability)
                 for part in torch.split(point_grid(points, size), _TOGETHER)

@@ -83,7 +83,7 @@ def text_map_ocr(image: Tensor) -> Tensor:
     check_shapes("text_map_ocr", image=(image, "B 3 H W"))
     check_floating("text_map_ocr", image=image)
     detector = _detector()
-    return torch.stack([_painted(detector, one) for one in image.detach().cpu()]).to(image)
+    return torch.stack([_painted(detector, picture) for picture in image.detach().cpu()]).to(image)
 
 
 @lru_cache(maxsize=1)

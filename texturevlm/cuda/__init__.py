@@ -18,27 +18,7 @@ from texturevlm.cuda.kernel import MAX_LEVELS, THREADS, WARP, bind, checked, dev
 from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
 
 __all__ = [
-    "HOLE",
-    "LOWEST",
-    "MAX_LEVELS",
-    "THREADS",
-    "WARM_UP_CALLS",
-    "WARP",
-    "BranchingReplay",
-    "Compiled",
-    "KeptReplays",
-    "Layout",
-    "Replay",
-    "add_sources",
-    "address",
-    "bind",
-    "can_capture",
-    "checked",
-    "constants",
-    "device_constant",
-    "launch",
-    "nothing_collected",
-    "nvrtc_version",
-    "scalar_bits",
-    "template",
-]
+    "HOLE", "LOWEST", "MAX_LEVELS", "THREADS", "WARM_UP_CALLS", "WARP", "BranchingReplay", "Compiled",
+    "KeptReplays", "Layout", "Replay", "add_sources", "address", "bind", "can_capture", "checked", "constants",
+    "device_constant", "launch", "nothing_collected", "nvrtc_version", "scalar_bits", "template",
+]  # fmt: skip

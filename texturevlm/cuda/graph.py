@@ -156,7 +156,7 @@ class Replay:
         self.graph = GRAPHS[self.device.type](self.device)
         # Tensors made in inference mode could not be written to outside of it.
         with self.graph.current(), torch.inference_mode(False), torch.no_grad(), _capturing:
-            self.inputs = [one if in_place else self.graph.buffer(one) for one in example]
+            self.inputs = [tensor if in_place else self.graph.buffer(tensor) for tensor in example]
             self.graph.warm_up(function, self.inputs)
             try:
                 self.outputs = self.graph.capture(function, self.inputs)
@@ -235,8 +235,8 @@ class KeptReplays(OrderedDict[Any, Replay]):
 
     def release(self) -> None:
         """Forget all graphs, and with them their memory."""
-        for one in self.values():
-            one.finish()
+        for replay in self.values():
+            replay.finish()
         self.clear()
 
 

@@ -141,8 +141,8 @@ def _forward(request: Request, hardware: bool, levels: Sequence[Tensor], where: 
     addresses = [level.data_ptr() for level in levels]
     if plan.misaligned:
         bits = 0
-        for one in addresses:
-            bits |= one
+        for address in addresses:
+            bits |= address
         if bits & plan.misaligned or (plan.padded and not _padding_is_there(levels)):
             assert plan.other is not None
             plan = plan.other

@@ -231,10 +231,10 @@ class LevelReader:
         level, blend = self._levels(footprints.lod)
         upright = (footprints.ddx[:, 1] == 0) & (footprints.ddy[:, 0] == 0)
         code = level * 4 + (blend > 0) * 2 + upright
-        for one in code.bincount().nonzero()[:, 0].tolist():
-            members = (code == one).nonzero()[:, 0]
+        for number in code.bincount().nonzero()[:, 0].tolist():
+            members = (code == number).nonzero()[:, 0]
             most_first = footprints.number[members].argsort(descending=True, stable=True)
-            yield Kind(one // 4, one % 4 >= 2, one % 2 == 1), members[most_first]
+            yield Kind(number // 4, number % 4 >= 2, number % 2 == 1), members[most_first]
 
     def patches(self, kind: Kind, footprints: Footprints) -> Tensor:
         """(C, n, P, P), of footprints of one kind, those with the most probes first."""
@@ -298,7 +298,7 @@ class LevelReader:
             shared = along((first + torch.arange(rows)[:, None]).clamp(max=int(self.extents[level][1]) - 1))
             start = torch.arange(len(first))[:, None, None] * rows - first
             index, shape = [(start + y).flatten() for y in (y0, y1)], (len(shared), len(first), y0.shape[1], -1)
-            top, bottom = (shared.flatten(1, 2).index_select(1, one).view(shape) for one in index)
+            top, bottom = (shared.flatten(1, 2).index_select(1, picked).view(shape) for picked in index)
         else:
             top, bottom = along(y0), along(y1)
         return top.mul_(1 - down).add_(bottom.mul_(down))

@@ -107,7 +107,7 @@ def _by_channel(
     if len(set(modes)) == 1:
         return _texels(base, fine, modes[0], rows, columns)
     each = zip(base.split(1, 1), fine.split(1, 1), modes)
-    return torch.cat([_texels(one, other, mode, rows, columns) for one, other, mode in each], 1)
+    return torch.cat([_texels(finest, finer, mode, rows, columns) for finest, finer, mode in each], 1)
 
 
 def _texels(base: Tensor, fine: Tensor, mode: str, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:

@@ -38,15 +38,15 @@ def _probe_backward(upstream: Tensor, levels: list[Tensor], *rest: Any) -> list[
     *where, patch, max_anisotropy, nearest, backend, wanted = rest
     with torch.enable_grad():
         given = zip([*where, *levels], wanted)
-        leaves: list[Any] = [None if one is None else one.detach().requires_grad_(want) for one, want in given]
+        leaves: list[Any] = [None if tensor is None else tensor.detach().requires_grad_(want) for tensor, want in given]
         values = _sample(leaves[4:], Where(*leaves[:4]), patch, max_anisotropy, nearest, backend)
     needed = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-    return [one.contiguous() for one in torch.autograd.grad(values, needed, upstream)]
+    return [gradient.contiguous() for gradient in torch.autograd.grad(values, needed, upstream)]
 
 
 def _probe_backward_shapes(upstream: Any, levels: Any, *rest: Any) -> list[Tensor]:
     given = zip([*rest[:4], *levels], rest[-1])
-    return [torch.empty_like(one, memory_format=torch.contiguous_format) for one, want in given if want]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor, want in given if want]
 
 
 def _levels(image: Tensor, count: int, reduce: str, backend: str) -> list[Tensor]:

@@ -140,7 +140,7 @@ def geometry_of(levels: PagedLevels) -> Layout:
 
 def sample_paged_cuda(levels: PagedLevels, where: Where, patch: int, max_anisotropy: int) -> Tensor:
     """(1, K, 3, P, P); adds to `wanted` if the levels are watched. Positions are float32."""
-    centre, ddx, ddy = (one.float().contiguous() for one in (where.points, where.ddx, where.ddy) if one is not None)
+    centre, ddx, ddy = (tensor.float().contiguous() for tensor in where if tensor is not None)
     count = centre.shape[1]
     pixels = torch.empty((1, count, CHANNELS, patch, patch), device=centre.device)
     if count:

@@ -38,7 +38,7 @@ def split_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *, 
         )[0]
         return whole
     heads, count, width = query.shape
-    keys, values = (one.view(heads, parts, -1, width).transpose(0, 1) for one in (key, value))
+    keys, values = (part.view(heads, parts, -1, width).transpose(0, 1) for part in (key, value))
     biases = bias.view(count, parts, -1).transpose(0, 1)[:, None].expand(-1, heads, -1, -1)
     found, total = _with_sums(query.expand(parts, -1, -1, -1), keys, values, biases, scale)
     share = total[..., :count].softmax(0)  # the kernel rounds the number of queries up

@@ -119,7 +119,7 @@ def cell_features(layers: Texture, maps: ImageMaps) -> Tensor:
     points = torch.stack([x, y], -1).view(1, count, 2).repeat(layers.batch, len(CONTEXT), 1)
     lod = device_constant(context_levels(layers, maps), torch.float32, layers.device)
     lod = lod.repeat_interleave(count).expand(layers.batch, -1).contiguous()
-    found = lookup([one.float() for one in layers.levels], points, lod, nearest=layers.nearest)
+    found = lookup([level.float() for level in layers.levels], points, lod, nearest=layers.nearest)
     regions = found[:, :count, layers.names.index(REGION_KEY)].round().long()
     picked = device_constant([layers.names.index(name) for name in names], torch.int64, layers.device)
     contexts = found.index_select(2, picked).view(layers.batch, len(CONTEXT), count, len(names)).unbind(1)
@@ -205,7 +205,7 @@ class ChannelForm(nn.Module):
         features: (B, N, F), in the order of names; kind: (B,), indices of IMAGE_KINDS
         """
         parts = (self.weight / self.spread, self.weight * self.mean / self.spread)
-        slope, shift = (one.to(features.device) for one in parts)  # the form itself stays where it is
+        slope, shift = (part.to(features.device) for part in parts)  # the form itself stays where it is
         found: dict[str, Tensor] = {}
         for name, values in zip(names, features.unbind(-1)):
             block, _, channel = name.rpartition(".")
@@ -226,7 +226,7 @@ class ChannelForm(nn.Module):
 
     def table(self, names: Sequence[str]) -> Tensor:
         """(kinds, F + 1) on the CPU: what each feature is multiplied by, and what is added at the end."""
-        weight, mean, spread = (one.detach().cpu() for one in (self.weight, self.mean, self.spread))
+        weight, mean, spread = (part.detach().cpu() for part in (self.weight, self.mean, self.spread))
         slope, shift = weight / spread, weight * mean / spread
         table = torch.zeros(len(IMAGE_KINDS), len(names) + 1)
         for column, name in enumerate(names):

@@ -24,10 +24,10 @@ from texturevlm.channels import (
     colour_levels,
     grey_levels,
     highest,
+    saliency,
     text_layer,
     text_map,
 )
-from texturevlm.channels import structure as saliency
 from texturevlm.cuda import Layout, constants, launch
 from texturevlm.ops import backend as backends
 from texturevlm.ops import mipmap

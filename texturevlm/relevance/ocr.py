@@ -66,7 +66,8 @@ class Page:
     def scaled(self, size: tuple[int, int]) -> Page:
         """The same words on the image at another size."""
         down, across = (wanted / own for wanted, own in zip(size, self.size))
-        boxes = [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in (one.box for one in self.words)]
+        edges = [word.box for word in self.words]
+        boxes = [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in edges]
         return Page(tuple(replace(word, box=box) for word, box in zip(self.words, boxes)), size)
 
     def to_json(self) -> str:
@@ -161,7 +162,7 @@ def words_of_lines(
 
 
 def _joined(*texts: str) -> str:
-    """Without spaces."""
+    """Join texts and leave out all spaces."""
     return "".join("".join(texts).split())
 
 

@@ -177,7 +177,7 @@ def best_quarter(texture: Texture, skew: float) -> Reading:
         tried.append(Reading.of(scout, texture, skew + quarter * QUARTER))
         if likely and tried[-1].readable >= READABLE:
             return tried[-1]
-    best = max(tried, key=lambda one: one.readable)
+    best = max(tried, key=lambda reading: reading.readable)
     least = BETTER if likely else 1.0
     return best if best.readable >= least * tried[0].readable else tried[0]
 
@@ -225,7 +225,7 @@ def find_regions(texture: Texture) -> list[TextRegion]:
     across, down = texture.size[1] / grey.shape[2], texture.size[0] / grey.shape[1]
     groups = _groups(angle, (angle.abs() >= OWN_ANGLE) & (strength >= STRONG))
     regions = []
-    for members in sorted((one for one in groups if len(one) >= FEWEST), key=len, reverse=True)[:MOST]:
+    for members in sorted((group for group in groups if len(group) >= FEWEST), key=len, reverse=True)[:MOST]:
         rows, columns = torch.tensor(members).unbind(1)
         x, y = window_centres(angle.shape[1])[columns] * across, window_centres(angle.shape[0])[rows] * down
         reach = torch.tensor([across, down, across, down]) * (STRIDE / 2) * torch.tensor([-1, -1, 1, 1])
@@ -249,7 +249,7 @@ def upright_reading(part: Texture, skew: float) -> Reading:
         return along
     across, other, turned = (Reading.of(scout, part, skew + quarter * QUARTER) for quarter in (1, -1, 2))
     if max(across.written, other.written) > max(along.written, turned.written):
-        return max(across, other, key=lambda one: one.readable)
+        return max(across, other, key=lambda reading: reading.readable)
     return turned if turned.readable >= READABLE else along
 
 
@@ -263,9 +263,9 @@ def _groups(angle: Tensor, marked: Tensor) -> list[list[tuple[int, int]]]:
             row, column = reached.pop()
             group.append((row, column))
             around = [(row + i, column + j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-            for one in [one for one in around if one in left and abs(_apart(angle[one], angle[row, column])) <= ALIKE]:
-                left.remove(one)
-                reached.append(one)
+            alike = [near for near in around if near in left and abs(_apart(angle[near], angle[row, column])) <= ALIKE]
+            left.difference_update(alike)
+            reached += alike
         found.append(group)
     return found
 
@@ -273,15 +273,15 @@ def _groups(angle: Tensor, marked: Tensor) -> list[list[tuple[int, int]]]:
 def _joined(regions: list[TextRegion]) -> list[TextRegion]:
     """Texts that touch and have about one angle are one: each turned by itself, they would lie on one another."""
     found: list[TextRegion] = []
-    for one in regions:
+    for region in regions:
         for number, other in enumerate(found):
-            apart = (one.angle - other.angle + 180) % 360 - 180
-            if abs(apart) <= ONE_TEXT and _touch(one.cells, other.cells):
-                cells = torch.cat([other.cells, one.cells])
-                found[number] = TextRegion(other.angle + apart * len(one.cells) / len(cells), cells)
+            apart = (region.angle - other.angle + 180) % 360 - 180
+            if abs(apart) <= ONE_TEXT and _touch(region.cells, other.cells):
+                cells = torch.cat([other.cells, region.cells])
+                found[number] = TextRegion(other.angle + apart * len(region.cells) / len(cells), cells)
                 break
         else:
-            found.append(one)
+            found.append(region)
     return found
 
 
@@ -306,6 +306,6 @@ def _crop(texture: Texture, cells: Tensor) -> Texture:
     height, width = texture.size
     margin = (cells[0, 2:] - cells[0, :2]) / 2
     low, high = (cells[:, :2].amin(0) - margin).clamp(min=0), cells[:, 2:].amax(0) + margin
-    left, top = (int(one) for one in low)
+    left, top = (int(edge) for edge in low)
     right, bottom = min(width, int(high[0]) + 1), min(height, int(high[1]) + 1)
     return Texture((texture.levels[0][..., top:bottom, left:right].contiguous(),), texture.names)

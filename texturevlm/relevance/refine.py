@@ -116,8 +116,8 @@ def _look_closer(
         cells.mass /= cells.mass.sum().clamp(min=1e-30)
     texel = geometry.texel(window.level)
     scale, ink = (
-        functional.interpolate(one[:, None].float().cpu(), extent, mode="area")[0, 0]
-        for one in (maps.legible_scale, maps.ink)
+        functional.interpolate(part[:, None].float().cpu(), extent, mode="area")[0, 0]
+        for part in (maps.legible_scale, maps.ink)
     )
     cells.legible_scale[part], cells.ink[part] = scale * texel, ink > 0
     cells.lost[part] = _lost(cells.legible_scale[part], cells.ink[part], texel, window.level / pages.base)
@@ -181,7 +181,7 @@ class _Geometry:
         """The relevance of the coarse levels, on the cells of the image."""
         maps = (whole.mass, whole.legible_scale, whole.ink)
         mass, scale, ink = (
-            functional.interpolate(one[:1, None].float().cpu(), self.grid, mode="nearest")[0, 0] for one in maps
+            functional.interpolate(part[:1, None].float().cpu(), self.grid, mode="nearest")[0, 0] for part in maps
         )
         texel = self.height / whole.size[0]
         return _Cells(normalised(mass[None])[0], scale * texel, ink > 0, _lost(scale * texel, ink > 0, texel, 1.0))

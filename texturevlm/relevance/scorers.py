@@ -59,7 +59,7 @@ class SalienceScorer:
     reads_question, grades = False, True
 
     def prepare(self, texture: Texture) -> None:
-        """Nothing."""
+        """Salience needs nothing but the maps."""
 
     def score(self, prepared: None, question: str | Question, maps: ImageMaps) -> tuple[None, ImageMaps]:
         """No query, whatever the question."""

@@ -69,7 +69,7 @@ class WordsScorer:
     ) -> tuple[Tensor | None, ImageMaps]:
         """The words' probabilities on the cells; the maps get the words' legible scale and ink."""
         text = question_text(self.name, question)
-        scales, inks = zip(*(_refined(page, *one) for page, *one in zip(prepared, maps.legible_scale, maps.ink)))
+        scales, inks = zip(*map(_refined, prepared, maps.legible_scale, maps.ink))
         maps = maps._replace(legible_scale=torch.stack(scales), ink=torch.stack(inks))
         if not terms(text):
             return None, maps

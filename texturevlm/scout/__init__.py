@@ -10,13 +10,6 @@ from texturevlm.scout.scout import Scout, load_scout, read_weights
 from texturevlm.scout.spotter import PIXELS, Spots
 
 __all__ = [
-    "PIXELS",
-    "Question",
-    "Scout",
-    "Spots",
-    "encode",
-    "letter_codes",
-    "letter_features",
-    "load_scout",
+    "PIXELS", "Question", "Scout", "Spots", "encode", "letter_codes", "letter_features", "load_scout",
     "read_weights",
-]
+]  # fmt: skip

@@ -300,7 +300,7 @@ def _question_weights(spotter: Spotter, ranker: Ranker) -> list[Tensor]:
     laid = [part for layer in layers for part in _parts(layer)]
     steer = [_parts(layer) for layer in ranker.steer]
     film = torch.cat([weight for weight, _ in steer], 1)
-    added = [part.float() + one for _, both in steer for part, one in zip(both.chunk(2), (1, 0))]  # factors are 1 + …
+    added = [part.float() + base for _, both in steer for part, base in zip(both.chunk(2), (1, 0))]  # factors are 1 + …
     return [part.float() for part in (*laid, film, torch.cat(added))]
 
 

@@ -67,7 +67,7 @@ def encode(questions: Sequence[str]) -> Question:
             for word, emphasis, synonym in found
         ]
     kinds = np.stack([asked_kinds(question) for question in questions]) if questions else np.zeros((0, len(ASKED)))
-    return Question(*(torch.from_numpy(one) for one in (letters, traits, kinds.astype(np.float32))))
+    return Question(*(torch.from_numpy(part) for part in (letters, traits, kinds.astype(np.float32))))
 
 
 def search_words(question: str) -> list[tuple[str, float, bool]]:

@@ -19,17 +19,6 @@ from texturevlm.text.strings import (
 )
 
 __all__ = [
-    "ALIASES",
-    "ASKED",
-    "KINDS",
-    "STOP",
-    "asked_kinds",
-    "is_ideograph",
-    "kinds",
-    "letters_and_digits",
-    "load_commonness",
-    "plain",
-    "similarity",
-    "terms",
-    "word_similarity",
-]
+    "ALIASES", "ASKED", "KINDS", "STOP", "asked_kinds", "is_ideograph", "kinds", "letters_and_digits",
+    "load_commonness", "plain", "similarity", "terms", "word_similarity",
+]  # fmt: skip

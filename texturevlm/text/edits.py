@@ -33,5 +33,5 @@ def similarity(text: str, answer: str) -> float:
 
 
 def letters_and_digits(text: str) -> str:
-    """In lower case."""
+    """Keep the letters and digits of a text, in lower case."""
     return "".join(letter for letter in text.lower() if letter.isalnum())

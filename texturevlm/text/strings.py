@@ -147,7 +147,7 @@ def asked_kinds(question: str) -> np.ndarray:
 @lru_cache(maxsize=1 << 15)
 def _kinds_of_word(word: str) -> tuple[int, ...]:
     """The places in ASKED of the patterns without spaces that a word matches; kept, as questions use the same words."""
-    return tuple(place for place, one in enumerate(_ASKING) if place not in _OVER_WORDS and one.search(word))
+    return tuple(place for place, pattern in enumerate(_ASKING) if place not in _OVER_WORDS and pattern.search(word))
 
 
 def kinds(line: Sequence[str]) -> np.ndarray:
