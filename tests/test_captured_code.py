@@ -171,7 +171,7 @@ def test_corpus(traced, captured_on_cpu, relevance):
     given = {
         "source": "in", "kind": "images", "write": "patches", "format": "parquet", "model": "", "codebook": "",
         "code": "", "budget": 12, "patch": 16, "allocator": "auto", "relevance": relevance, "asked": relevance,
-        "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu",
+        "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu", "turn": 0,
     }  # fmt: skip
     assert {*given} == {one.name for one in fields(Recipe)} - {"version"}
     chooser = Chooser(Recipe(**given), torch.device("cpu"))
