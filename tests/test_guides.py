@@ -12,6 +12,7 @@ import pytest
 
 from texturevlm.cli import COMMANDS
 from texturevlm.commands.arguments import Parser
+from texturevlm_lab.commands.eval import add_eval
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("index", "document", "photograph", "video", "large-images", "own-model", "corpus", "allocator")
@@ -47,6 +48,7 @@ def test_commands_are_understood(tmp_path, monkeypatch):
     for name in COMMANDS:
         module = name.replace("-", "_")
         getattr(import_module(f"texturevlm.commands.{module}"), f"add_{module}")(commands)
+    add_eval(commands)
     found = []
     for name in GUIDES:
         for block in re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / f"{name}.md").read_text(), re.DOTALL | re.M):

@@ -12,12 +12,11 @@ if TYPE_CHECKING:
     from texturevlm.ask import VLM, attach, detach, load_vlm
     from texturevlm.ask.processor import TextureProcessor
     from texturevlm.channels import CHANNELS
-    from texturevlm.channels.build import build as build_channels
+    from texturevlm.channels import build as build_channels
     from texturevlm.pages import choose_pages
     from texturevlm.placement import TokenConfig, choose_tokens, compile, place, prepare
     from texturevlm.rebuilding import rebuild, resized
-    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps
-    from texturevlm.relevance.ocr import read_page
+    from texturevlm.relevance import SCORERS, Balance, Relevance, find_relevance, image_maps, read_page
     from texturevlm.sampling import generate_mipmaps, sample, sample_foveated
     from texturevlm.scout import load_scout
     from texturevlm.types import Allocation, Patches, Texture

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.relevance.maps import Relevance, normalised
+from texturevlm.relevance import Relevance, normalised
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part

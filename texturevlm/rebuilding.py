@@ -12,8 +12,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.ops.lookup import sample_patches
-from texturevlm.ops.shares import share_of_pixels
+from texturevlm.ops import sample_patches, share_of_pixels
 from texturevlm.types import Allocation, Texture, check_allocation, check_texture
 
 PixelBox = tuple[int, int, int, int]  # xyxy in whole pixels

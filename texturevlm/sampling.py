@@ -8,7 +8,7 @@ from torch import Tensor
 from texturevlm.allocate.foveated import Magnification, foveate
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.image import ImageLike
-from texturevlm.ops.lookup import sample_patches
+from texturevlm.ops import sample_patches
 from texturevlm.types import Allocation, Patches, Texture, check_allocation, check_texture
 
 

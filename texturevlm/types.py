@@ -18,8 +18,7 @@ from torch import Tensor
 
 from texturevlm import image as images
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
-from texturevlm.ops.device_texture import DeviceTexture
-from texturevlm.ops.mip import channel_reductions, check_pyramid, level_extents, mipmap, update_region
+from texturevlm.ops import DeviceTexture, channel_reductions, check_pyramid, level_extents, mipmap, update_region
 
 if TYPE_CHECKING:
     from texturevlm.virtual.pages import VirtualPages

@@ -6,8 +6,7 @@ import torch
 from texturevlm import Texture
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.plain import resize
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance.maps import Relevance, legibility
 from texturevlm_lab.allocators.cascade import PLAN_FAMILIES, cascade, plans_for
 
 

@@ -11,9 +11,9 @@ from texturevlm.allocate.layers import CellRanking
 from texturevlm.allocate.plain import tiling
 from texturevlm.allocate.search import finest_span, ladder
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import UNIT, legibility
 from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import UNIT, legibility
 from texturevlm.types import Texture
 
 BUDGETS = (1, 2, 7, 64, 273)

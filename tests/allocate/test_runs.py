@@ -7,8 +7,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import Cells, cells_of, places_in, runs_of
 from texturevlm.allocate.layers import CellRanking, layered
-from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance
+from texturevlm.relevance.maps import legibility
 from texturevlm.types import Texture
 
 

@@ -17,7 +17,7 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, picture
 from tests.test_cli import status
-from texturevlm.channels import hub
+from texturevlm.channels import pretrained as hub
 from texturevlm.vlm.adapter import ATTRIBUTE
 
 SHARDS = "model.safetensors.index.json"

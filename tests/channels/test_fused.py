@@ -11,7 +11,8 @@ import torch
 from tests.conftest import TOLERANCE, captured, poison, worst
 from tests.emulator import replace_launch
 from texturevlm import Texture
-from texturevlm.channels import CHANNELS, PRESETS, build, fused, saliency, structure, text
+from texturevlm.channels import CHANNELS, PRESETS, build, fused, structure, text
+from texturevlm.channels import structure as saliency
 from texturevlm.channels.build import EDGE_THRESHOLD, Source
 from texturevlm.channels.registry import EDGE_DISTANCE_LIMIT, EMBEDDING_LAYERS
 from texturevlm.cuda.struct import definitions

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from texturevlm.channels.saliency import SALIENCY_REACH, centre_prior, opponents, saliency
+from texturevlm.channels.structure import SALIENCY_REACH, centre_prior, opponents, saliency
 from texturevlm.ops import mipmap
 
 

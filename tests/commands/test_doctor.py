@@ -8,7 +8,7 @@ from texturevlm.cli import main
 from texturevlm.commands import doctor
 from texturevlm.placement import Finer
 from texturevlm.relevance import Balance
-from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance.maps import find_balance
 
 OPTIONS = ("budget", "allocator", "relevance", "turn", "patch")
 OF_A_FRAME = ("reader: VideoStream",)  # whose budget is tokens per frame, and which turns nothing

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from texturevlm.allocate.density import _plan
-from texturevlm.cuda.constants import device_constant
+from texturevlm.cuda.kernel import device_constant
 from texturevlm_lab.allocators import select
 
 CPU = torch.device("cpu")

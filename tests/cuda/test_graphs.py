@@ -7,8 +7,8 @@ import torch
 
 from tests.graphs import HostRead, NotReplayed
 from texturevlm.cuda import graph
-from texturevlm.cuda.constants import device_constant
 from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay
+from texturevlm.cuda.kernel import device_constant
 from texturevlm.ops import mipmap, update_region
 
 ONES = torch.ones(3)

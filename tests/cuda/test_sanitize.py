@@ -21,9 +21,8 @@ from texturevlm.ops.packed import Marks
 from texturevlm.ops.paged import PagedLevels
 from texturevlm.ops.pixels import bytes_of, planes_of
 from texturevlm.ops.segment import boundaries, region_statistics, superpixels
-from texturevlm.relevance.channel_form import ChannelForm
-from texturevlm.relevance.channel_logits import channel_logits
-from texturevlm.relevance.salience import cell_maps
+from texturevlm.relevance.channel_logits import ChannelForm, channel_logits
+from texturevlm.relevance.information import cell_maps
 from texturevlm.scout.ranker import Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spotter

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tests.sources import kernels
-from texturevlm.cuda import launch as launching
+from texturevlm.cuda import kernel as launching
 from texturevlm.cuda.compiler import INCLUDE, PACKAGE_FOLDER, read_source
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ OPTIONS = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off", "
 
 
 class Emulator:
-    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.launch.launch.
+    """Compiles a source when it is first needed; `launch` takes the place of texturevlm.cuda.kernel.launch.
 
     folder:    where compiled sources are kept
     mutations: (source or header, text, replacement), to see whether an error is found
@@ -138,7 +138,9 @@ def replace_launch(monkeypatch, launch) -> None:
     """Let `launch` take the place of the real one in every module of the package and the lab."""
     real = launching.launch
     for path in [*PACKAGE_FOLDER.rglob("*.py"), *LAB_FOLDER.rglob("*.py")]:
-        if path.name != "launch.py" and re.search(r"cuda\.launch import [^.]*\blaunch\b", path.read_text("utf-8")):
+        if path.name in ("kernel.py", "__init__.py"):
+            continue
+        if re.search(r"from texturevlm\.cuda(\.kernel)? import [^.]*\blaunch\b", path.read_text("utf-8")):
             top = LAB_FOLDER.parent if path.is_relative_to(LAB_FOLDER) else PACKAGE_FOLDER.parent
             module = importlib.import_module(".".join(path.relative_to(top).with_suffix("").parts))
             if getattr(module, "launch", None) is real:

@@ -14,9 +14,8 @@ from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover as kernels
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import UNIT
 from texturevlm.relevance import Relevance
-from texturevlm.relevance.maps import MOST_CELLS_ALONG
+from texturevlm.relevance.maps import MOST_CELLS_ALONG, UNIT
 from texturevlm.types import Texture
 
 

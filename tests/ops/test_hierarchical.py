@@ -10,12 +10,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.conftest import poison, worst
-from texturevlm.ops import quadtree_order
 from texturevlm_lab.attention.block_layout import FINE, UNSEEN, WHOLE, BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.hierarchical_reference import attend, attend_one, latent_summaries, mean_summaries
 from texturevlm_lab.attention.hierarchical_triton import no_triton_because
 from texturevlm_lab.attention.key_value_texture import KeyValueTexture, block_means
+from texturevlm_lab.attention.quadtree import quadtree_order
 
 GPU = torch.cuda.is_available()
 # The interpreter of Triton 3.6 turns arrays of one number into numbers, which NumPy 2.4 refuses.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import TOLERANCE, poison, worst
-from texturevlm.ops import channels_last, lookup, lookup_cpu, lookup_grad, mipmap, sample_patches
+from texturevlm.ops import channels_last, lookup, lookup_grad, lookup_reference, mipmap, sample_patches
 from texturevlm.ops.lookup_reference import probes
 
 SIZES = [(1, 1), (1, 9), (7, 5), (16, 16), (37, 53), (64, 48), (3, 300)]
@@ -147,7 +147,7 @@ def test_on_a_cpu_values_are_those_of_the_reference_bit_for_bit(size, dtype):
 
 
 def test_more_footprints_than_are_read_at_once(monkeypatch):
-    monkeypatch.setattr(lookup_cpu, "AT_ONCE", 100)
+    monkeypatch.setattr(lookup_reference, "AT_ONCE", 100)
     levels, where = mipmap(torch.rand(1, 3, 20, 30)), footprints(1, 40, (20, 30))
     wanted = sample_patches(levels, *where, patch=4, backend="reference")
     assert torch.equal(sample_patches(levels, *where, patch=4), wanted)

@@ -8,12 +8,12 @@ from tests.conftest import TOLERANCE, poison, worst
 from tests.scout.networks import lively, random_spots
 from texturevlm.channels.structure import LUMA
 from texturevlm.cuda.struct import definitions
+from texturevlm.scout import fused as kernels
 from texturevlm.scout import question, ranker, spotter
-from texturevlm.scout import scout_kernel as kernels
 from texturevlm.scout.fused import Fused
-from texturevlm.scout.layer import folded
 from texturevlm.scout.question import encode
 from texturevlm.scout.scout import _grey
+from texturevlm.scout.spotter import folded
 from texturevlm.text.strings import ASKED, KINDS
 
 WIDTHS = (8, 12, 16)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import texturevlm as tv
-from texturevlm.relevance.balances import find_balance, load_balances, save_balances
+from texturevlm.relevance.maps import find_balance, load_balances, save_balances
 
 
 def test_names_stand_for_balances_and_a_balance_for_itself():

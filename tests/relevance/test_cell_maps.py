@@ -6,11 +6,11 @@ import torch
 from tests.channels.test_fused import picture
 from tests.conftest import poison, worst
 from texturevlm import Texture
-from texturevlm.channels.saliency import CENTRE
-from texturevlm.channels.structure import colour_levels
+from texturevlm.channels.structure import CENTRE, colour_levels
 from texturevlm.cuda.struct import definitions
-from texturevlm.relevance import information, salience
-from texturevlm.relevance.salience import cell_maps
+from texturevlm.relevance import information
+from texturevlm.relevance import information as salience
+from texturevlm.relevance.information import cell_maps
 
 SIZES = [((64, 64), 1), ((130, 70), 1), ((97, 203), 2), ((301, 77), 3), ((3, 400), 1), ((400, 5), 5)]
 LARGE = [*SIZES, ((1024, 1024), 2), ((2200, 1700), 3), ((1080, 1920), 3), ((513, 611), 4)]

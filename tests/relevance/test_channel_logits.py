@@ -7,9 +7,8 @@ from tests.conftest import worst
 from texturevlm import Texture
 from texturevlm.channels.registry import CHANNELS
 from texturevlm.cuda.struct import definitions
-from texturevlm.relevance import channel_features as features
-from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
-from texturevlm.relevance.channel_logits import channel_logits
+from texturevlm.relevance import channel_logits as features
+from texturevlm.relevance.channel_logits import IMAGE_KINDS, ChannelForm, channel_logits
 from texturevlm.relevance.maps import ImageMaps
 
 SIZES = [((48, 64), (6, 8)), ((70, 37), (9, 5)), ((24, 24), (24, 24)), ((5, 200), (1, 25))]

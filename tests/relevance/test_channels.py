@@ -10,15 +10,18 @@ import texturevlm as tv
 from tests.evaluate.folders import write_page
 from texturevlm.channels import CHANNELS, build
 from texturevlm.relevance import ChannelScorer, image_maps
-from texturevlm.relevance.channel_features import (
+from texturevlm.relevance.channel_logits import (
     ALL_MOVES,
     CHANNEL_FEATURES,
+    PRIOR,
     REGION_KEY,
+    ChannelForm,
     cell_features,
     channel_layers,
     feature_names,
+    load_form,
+    save_form,
 )
-from texturevlm.relevance.channel_form import PRIOR, ChannelForm, load_form, save_form
 from texturevlm_lab.evaluate.objects import fine_tokens, painted
 
 

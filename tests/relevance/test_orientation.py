@@ -8,9 +8,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 import texturevlm as tv
 from texturevlm.frame import TextRegion, following
-from texturevlm.relevance import orientation, text_regions
-from texturevlm.relevance.orientation import find_turn
-from texturevlm.relevance.text_regions import find_regions
+from texturevlm.relevance import orientation
+from texturevlm.relevance import orientation as text_regions
+from texturevlm.relevance.orientation import find_regions, find_turn
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import texturevlm as tv
-from texturevlm.relevance.place import OUTSIDE, place_prior, places_in
+from texturevlm.relevance.prepared import OUTSIDE, place_prior, places_in
 
 
 @pytest.mark.parametrize(

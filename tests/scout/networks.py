@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from texturevlm.scout.question import encode
-from texturevlm.scout.scout import Scout
+from texturevlm.scout.scout import Scout, load_module, load_ranker
 from texturevlm.scout.spotter import EMBEDDING, Spots, Spotter
-from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import KINDS
 
 SHIPPED = str(files("texturevlm.scout").joinpath("scout.npz"))

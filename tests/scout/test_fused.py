@@ -8,7 +8,7 @@ from tests.scout.networks import lively, shipped
 from tests.sources import kernels as kernels_in
 from texturevlm.cuda import compiler
 from texturevlm.scout import Question, encode
-from texturevlm.scout import scout_kernel as kernels
+from texturevlm.scout import fused as kernels
 from texturevlm.scout.ranker import INPUT_MAPS, Ranker
 from texturevlm.scout.scout import Scout
 from texturevlm.scout.spotter import Spots, Spotter

@@ -8,9 +8,8 @@ from torch.nn import functional
 
 from tests.conftest import worst
 from tests.scout.networks import lively, random_question, random_spots
-from texturevlm.scout.layer import folded
 from texturevlm.scout.ranker import BLOCK_DILATIONS, INPUT_MAPS, RANKER_INPUTS, Ranker
-from texturevlm.scout.spotter import Spots
+from texturevlm.scout.spotter import Spots, folded
 
 WIDTHS = (8, 12, 16)
 

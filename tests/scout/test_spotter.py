@@ -8,9 +8,19 @@ from torch import nn
 
 from tests.conftest import worst
 from tests.scout.networks import lively, shipped
-from texturevlm.scout.layer import ConvLayer, FoldedConv, ResidualBlock, folded, keep_page
 from texturevlm.scout.question import letter_codes, letter_features
-from texturevlm.scout.spotter import EMBEDDING, PIXELS, SPOT, Spotter, input_size
+from texturevlm.scout.spotter import (
+    EMBEDDING,
+    PIXELS,
+    SPOT,
+    ConvLayer,
+    FoldedConv,
+    ResidualBlock,
+    Spotter,
+    folded,
+    input_size,
+    keep_page,
+)
 from texturevlm.text.strings import KINDS
 
 

@@ -9,9 +9,8 @@ from tests.conftest import worst
 from tests.scout.networks import SHIPPED, lively
 from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
-from texturevlm.scout.scout import Scout
+from texturevlm.scout.scout import Scout, load_module, load_ranker, read_weights, save_modules
 from texturevlm.scout.spotter import Spotter
-from texturevlm.scout.weights import load_module, load_ranker, read_weights, save_modules
 from texturevlm.types import Texture
 
 WIDTHS = (8, 12, 16)

@@ -7,9 +7,8 @@ import torch
 from PIL import Image
 
 from tests.evaluate.folders import write_page, write_rows
-from tests.evaluate.test_run import Ink
 from texturevlm.relevance.ocr import Page, Word
-from texturevlm_lab.studies import channel_groups, channel_relevance
+from texturevlm_lab.studies import channel_relevance
 from texturevlm_lab.train.channel_task import is_held_out
 
 
@@ -58,32 +57,3 @@ def test_pages_charts_and_photographs_are_compared_with_salience(data, tmp_path,
     assert "difference to salience" in (out / "channel-relevance.md").read_text()
     charts = channel_relevance.charts_of(data / "chartqa", data, None)
     assert charts and all(map(is_held_out, charts)) and len(charts) < 14
-
-
-def test_groups_are_added_one_by_one(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(channel_groups, "IMAGES_PER_SET", {"coco": 7, "docvqa_half": 14, "chartqa": 14})
-    rows = [json.loads(line) for line in (data / "docvqa_half" / "questions.jsonl").read_text().splitlines()]
-    write_rows(data / "docvqa_half", [{**row, "split": "train"} for row in rows])
-    monkeypatch.setattr(channel_groups, "FIT", channel_groups.FitConfig(steps=3, save_every=0))
-    monkeypatch.setattr(channel_groups, "NETWORK_FIT", channel_groups.FIT)
-    monkeypatch.setattr("texturevlm_lab.studies.study.open_engines", lambda names: {name: Ink() for name in names})
-    out = tmp_path / "out"
-    assert channel_groups.main([str(data), "--words", str(data), "--out", str(out), "--ocr", "a"]) == 0
-    record = json.loads((out / "channel-groups.json").read_text())
-    groups = ["salience alone", *channel_groups.GROUPS, channel_groups.NETWORK]
-    for kind in ("page", "chart"):
-        own = record["kinds"][kind]
-        assert list(own["rows"]) == groups and own["images"] and own["learned"]
-        assert {*channel_groups.MEASURES} <= {*own["rows"][groups[0]][0]}
-        assert ("a" in own["rows"][groups[0]][0]) == (kind == "page")  # OCR reads pages alone
-        assert all(len(rows) == len(own["images"]) for rows in own["rows"].values())
-    assert "## Charts" in (out / "channel-groups.md").read_text()
-
-
-def test_a_network_begins_as_its_linear_form():
-    form = channel_groups.ChannelForm()
-    network, features = channel_groups.SmallNetwork(form), torch.rand(5, form.weight.shape[1])
-    assert torch.allclose(network(features, 1), form(features, 1))
-    with torch.no_grad():
-        network.last.fill_(1.0)
-    assert not torch.allclose(network(features, 1), form(features, 1))

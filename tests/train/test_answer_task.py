@@ -7,8 +7,7 @@ import torch
 
 from texturevlm.ask.prompted import log_likelihoods
 from texturevlm.cli import main
-from texturevlm.scout.scout import shipped_parts
-from texturevlm.scout.weights import load_ranker
+from texturevlm.scout.scout import load_ranker, shipped_parts
 from texturevlm.types import Texture
 from texturevlm_lab.train import answer_task
 from texturevlm_lab.train.answer_examples import AnswerExamples, answers_from, surprise

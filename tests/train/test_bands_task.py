@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from texturevlm.channels.structure import luma
-from texturevlm.ops.pyramid import laplacian_reconstruct
 from texturevlm_lab.train.bands_task import BANDS, BandsTask
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit
+from texturevlm_lab.train.laplacian import laplacian_reconstruct
 
 
 def made(asked_pages, tiny_model, **more):

@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw
 
 from texturevlm import cli
 from texturevlm.relevance import ChannelScorer
-from texturevlm.relevance.channel_features import CHANNEL_FEATURES
-from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
+from texturevlm.relevance.channel_logits import CHANNEL_FEATURES, IMAGE_KINDS, load_form
 from texturevlm_lab.train.channel_task import ChannelTask, Example, in_top_tenth, is_held_out, place_shares
 from texturevlm_lab.train.config import FitConfig
 from texturevlm_lab.train.fit import fit

@@ -12,8 +12,8 @@ from tests.conftest import worst
 from tests.scout.networks import SHIPPED, random_spots
 from tests.train.papers import SIZE, packed
 from texturevlm.scout.question import TRAITS, WORDS
+from texturevlm.scout.scout import load_module, load_ranker
 from texturevlm.scout.spotter import EMBEDDING, SPOT, Spotter
-from texturevlm.scout.weights import load_module, load_ranker
 from texturevlm.text.strings import ASKED
 from texturevlm_lab.train.config import FitConfig, from_table
 from texturevlm_lab.train.fit import evaluated, fit

@@ -12,7 +12,7 @@ from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
 from texturevlm.check import check_count, check_share
 from texturevlm.defaults import BUDGET, PATCH
 from texturevlm.registry import Registry
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
 # Whether a CUDA graph can capture an allocator: it is tensor operations of static shapes ("always"), only where its

@@ -11,7 +11,7 @@ from texturevlm.allocate.density import EVEN, density
 from texturevlm.allocate.footprints import either
 from texturevlm.allocate.layers import layers, layers_by_kernel
 from texturevlm.allocate.search import OVERVIEW
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
 

@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.ops.legibility import STEEPNESS, UNIT
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import STEEPNESS, UNIT, Relevance
 
 Array = np.ndarray
 Square = tuple[int, int]  # row and column of a square's first cell

@@ -15,12 +15,10 @@ from torch import Tensor
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import allocation_of_tokens
 from texturevlm.allocate.plain import fits_whole, resize
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.launch import launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import Layout, constants, device_constant, launch
+from texturevlm.ops import Footprints, empty_footprints
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover import Footprints, empty_footprints
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
 EVEN = 0.25  # of the mean density goes everywhere

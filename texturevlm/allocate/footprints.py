@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops.cover import Footprints
+from texturevlm.ops import Footprints
 from texturevlm.types import COLUMNS, Allocation
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels

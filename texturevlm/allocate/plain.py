@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from texturevlm.allocate.allocator import allocator
 from texturevlm.allocate.footprints import Box
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from texturevlm.allocate.cells import Array, Cells, Square
 from texturevlm.allocate.footprints import Boxes
-from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import UNIT
+from texturevlm.ops import rows_of
+from texturevlm.ops.cover import cover
+from texturevlm.relevance import UNIT
 
 BISECTIONS = 10
 SCALES_PER_OCTAVE = 3

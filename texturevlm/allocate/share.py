@@ -26,7 +26,7 @@ from texturevlm.allocate.allocator import ALLOCATORS
 from texturevlm.allocate.value import expected_value
 from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, PATCH
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance import Relevance
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 Point = tuple[int, float]  # a budget and its expected value

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.graph import can_capture
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance.maps import Relevance
+from texturevlm.cuda import can_capture
+from texturevlm.relevance import Relevance, legibility
 from texturevlm.types import Allocation
 
 # Measured on shrunken text of train pages at equal area (results/readable-height.md): text sampled r times coarser

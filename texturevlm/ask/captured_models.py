@@ -12,7 +12,7 @@ from typing import Any
 
 from texturevlm.ask.capturable import not_captured_because
 from texturevlm.ask.request import Request, has_column
-from texturevlm.cuda.graph import can_capture
+from texturevlm.cuda import can_capture
 from texturevlm.vlm import Adapter, FixedBudget
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.hook import CapturedModel

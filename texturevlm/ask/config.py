@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from texturevlm.channels.pretrained import Checkpoint
+from texturevlm.channels import Checkpoint
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.defaults import BUDGET, FINE_PAGES, MOST_FINE_PAGES, TURN
 from texturevlm.placement import TokenConfig
-from texturevlm.relevance.named import check_relevance
+from texturevlm.relevance import check_relevance
 from texturevlm.vlm import FAMILIES, ModelHook
 from texturevlm.vlm.hook import budgeted, check_hooks, hooks_of
 

@@ -31,9 +31,9 @@ from texturevlm.ask.messages import are_messages, images_of, question_in, videos
 from texturevlm.ask.pretrained import find
 from texturevlm.ask.session import ImageSession
 from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
-from texturevlm.channels.pretrained import HUB_OPTIONS
+from texturevlm.channels import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
-from texturevlm.cuda.graph import nothing_collected
+from texturevlm.cuda import nothing_collected
 from texturevlm.defaults import FINE_PAGES
 from texturevlm.pages import is_document
 from texturevlm.placement import Allocator, CapturedChoice, TokenConfig, open_image, prepare

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from texturevlm.ask.config import FILE, read_settings
-from texturevlm.channels.pretrained import Checkpoint, optional, torch_device
+from texturevlm.channels import Checkpoint, optional, torch_device
 from texturevlm.registry import near_miss
 from texturevlm.vlm import FAMILIES
 

@@ -32,7 +32,7 @@ from texturevlm.ask.layout import by_prompt
 from texturevlm.ask.messages import images_of, question_of, without_marks
 from texturevlm.ask.processor_videos import VideoPrompts, video_options
 from texturevlm.ask.questions import Questions
-from texturevlm.channels.pretrained import HUB_OPTIONS
+from texturevlm.channels import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare
 from texturevlm.registry import near_miss
@@ -312,7 +312,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         except (TemplateError, ValueError, TypeError, KeyError):  # one that takes other messages
             return ""
         ends, between = answered.partition("§2")[2], whole.partition("§2")[2].partition("§3")[0]
-        return str(between.removeprefix(os.path.commonprefix([ends, between]))).strip()
+        ended = next((at for at, pair in enumerate(zip(ends, between)) if pair[0] != pair[1]), len(ends))
+        return str(between[ended:]).strip()
 
     def config_for(self, images: int) -> TokenConfig:
         """How the tokens of a prompt with so many images are placed: what may be several is drawn."""

@@ -14,6 +14,7 @@ from texturevlm.ask.messages import conversation_with
 from texturevlm.ask.request import Request
 from texturevlm.draw import draw
 from texturevlm.placement import Picture, Placement, place_together, prepare
+from texturevlm.placement.placement import check_budget
 from texturevlm.types import Texture
 from texturevlm.vlm import grid_weights, own_grid
 
@@ -51,13 +52,14 @@ class ImageSession:
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
         how = self.model.config_for(**options)
         if self.read is not None and self.read[0] == self._key(question, how):
-            return self.read[1]
+            return list(self.read[1])
         return self.placements(question, how)
 
     def placements(self, question: str, how: AskConfig) -> list[Placement]:
         """The tokens of each image for a question."""
         if how.kind == "weighted":  # the model's own grid over the image as it is
             return [self._weighted(picture, question, how) for picture in self.prepared(how, own_grid=True)]
+        check_budget(how.tokens.budget, len(self.pictures), "ask")
         pictures = self.prepared(how)
         if how.looks == 2 or how.tokens.relevance == "model":
             self.model.check_attached()

@@ -18,9 +18,7 @@ from texturevlm.channels.structure import centre_surround
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.check import check_choice, check_count
 from texturevlm.ops import backend as backends
-from texturevlm.ops.distance import distance_field
-from texturevlm.ops.mip import level_extents, mipmap
-from texturevlm.ops.segment import region_statistics, seed_grid, superpixels
+from texturevlm.ops import distance_field, level_extents, mipmap, region_statistics, seed_grid, superpixels
 from texturevlm.types import COLOURS, Texture, check_texture
 
 MOST_TEXELS = 1 << 22  # of the base level by default: 40 float layers of it take 670 MB, 890 with mips

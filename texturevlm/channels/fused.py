@@ -17,15 +17,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH
-from texturevlm.channels.structure import COARSE_LEVEL, COARSER_LEVEL, EDGES_REACH, LOW_PASS_REACH
+from texturevlm.channels.structure import (
+    COARSE_LEVEL,
+    COARSER_LEVEL,
+    EDGES_REACH,
+    LOW_PASS_REACH,
+    SALIENCY_LEVELS,
+    SALIENCY_REACH,
+)
 from texturevlm.channels.text import TEXT_REACH
-from texturevlm.cuda.launch import launch
-from texturevlm.cuda.struct import HOLE, Layout, address, constants, template
-from texturevlm.ops.distance import distance_within_cuda
-from texturevlm.ops.mip import level_extents
-from texturevlm.ops.packed import Marks, pack_marks
-from texturevlm.ops.segment import region_sums_cuda, seed_grid, superpixels
+from texturevlm.cuda import HOLE, Layout, address, constants, launch, template
+from texturevlm.ops import (
+    Marks,
+    distance_within_cuda,
+    level_extents,
+    pack_marks,
+    region_sums_cuda,
+    seed_grid,
+    superpixels,
+)
 from texturevlm.types import COLOURS, Texture
 
 REGIONS = 50

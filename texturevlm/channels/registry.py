@@ -11,17 +11,19 @@ from typing import Any
 
 from torch import Tensor
 
-from texturevlm.channels.saliency import SALIENCY_LEVELS, SALIENCY_REACH, saliency
 from texturevlm.channels.structure import (
     COARSER_LEVEL,
     EDGES_REACH,
     HIGH_PASS_REACH,
     LOW_PASS_REACH,
+    SALIENCY_LEVELS,
+    SALIENCY_REACH,
     high_pass,
     low_pass,
+    saliency,
 )
 from texturevlm.channels.text import TEXT_REACH, TEXT_SCALES
-from texturevlm.ops.segment import boundaries
+from texturevlm.ops import boundaries
 
 EDGE_DISTANCE_LIMIT = 64  # pixels: distances are clamped to it, which also limits the reach of a pixel
 EVERYWHERE = None

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.channels.pretrained import optional
+from texturevlm.channels import optional
 from texturevlm.check import check_count, check_finite, check_floating, check_shapes
 from texturevlm.codebook.features import TokenFeatures
 from texturevlm.vlm import Adapter

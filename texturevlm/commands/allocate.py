@@ -13,7 +13,7 @@ from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 if TYPE_CHECKING:
     import torch
 
-    from texturevlm.channels.segments import Segmenter
+    from texturevlm.channels import Segmenter
     from texturevlm.placement import Allocator, TokenConfig
 
 STDOUT = Path("-")
@@ -94,7 +94,7 @@ def _pages(options: argparse.Namespace, how: "TokenConfig", device: "torch.devic
 def _segmenter(model: str, allocator: "str | Allocator", device: "torch.device") -> "Segmenter":
     """The SAM of --regions, before images are read."""
     from texturevlm.allocate import ALLOCATORS
-    from texturevlm.channels.segments import Segmenter
+    from texturevlm.channels import Segmenter
 
     if "regions" not in getattr(ALLOCATORS.find("allocate", allocator), "options", ()):
         raise ValueError(f"--regions needs an --allocator that keeps regions whole, such as atlas, got {allocator}")

@@ -179,7 +179,7 @@ def device_of(options: argparse.Namespace) -> "torch.device":
     """The device that --device names, if it works on this machine."""
     import torch
 
-    from texturevlm.channels.pretrained import torch_device
+    from texturevlm.channels import torch_device
 
     return torch_device(options.command, options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
@@ -211,7 +211,7 @@ def announced(what: str) -> Iterator[None]:
 
 def quiet_bars(command: str) -> None:
     """Keep progress bars of transformers off what is no terminal."""
-    from texturevlm.channels.pretrained import optional
+    from texturevlm.channels import optional
 
     if not sys.stderr.isatty():
         optional(command, "transformers").utils.logging.disable_progress_bar()

@@ -79,8 +79,7 @@ def _kernel_check() -> str:
 
 def _print_defaults() -> None:
     """A line per door: what it takes where a caller gives nothing."""
-    from texturevlm.relevance import Balance
-    from texturevlm.relevance.balances import find_balance
+    from texturevlm.relevance import Balance, find_balance
 
     options = ("budget", "allocator", "relevance", "balance", "turn", "finer", "patch", "looks")
     print(f"{'door':30}", *(f"{name:9}" for name in options))

@@ -20,16 +20,22 @@ from texturevlm.allocate.share import as_batch
 from texturevlm.corpus.decode import Pixels
 from texturevlm.corpus.formats import Array
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.cuda.graph import BranchingReplay, KeptReplays, Replay, can_capture
+from texturevlm.cuda import BranchingReplay, KeptReplays, Replay, can_capture
 from texturevlm.frame import Frame
-from texturevlm.ops.pixels import bytes_of, planes_of
+from texturevlm.ops import bytes_of, planes_of
 from texturevlm.placement import choose, place_together, prepare
 from texturevlm.placement.captured import no_graph_because, sampled_pixels
-from texturevlm.relevance import Prepared, Scorer, declares, find_scorer, reads_question
-from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.prepared import image_maps
+from texturevlm.relevance import (
+    ImageMaps,
+    Prepared,
+    Scorer,
+    declares,
+    find_scorer,
+    image_maps,
+    reads_question,
+)
 from texturevlm.scout import Question, encode
-from texturevlm.text.strings import terms
+from texturevlm.text import terms
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 SMALLEST = 32  # side of the lowest step of the ladder

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice
-from texturevlm.cuda.compiler import LOWEST, nvrtc_version
+from texturevlm.cuda import LOWEST, nvrtc_version
 
 _KERNEL_OR_REFERENCE = ("cuda", "reference")
 # The operations that `texturevlm doctor` lists, with their backends. Others have a kernel and a reference.

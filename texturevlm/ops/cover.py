@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda.launch import THREADS, launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import THREADS, Layout, constants, launch
 
 MOST_CELLS, MOST_TOKENS, KEYS = constants("cover.cu", "MOST_CELLS", "MOST_TOKENS", "KEYS")
 OF_INK, OF_REST, OF_BLANK, GAINS_WORDS = constants("cover.cu", "OF_INK", "OF_REST", "OF_BLANK", "GAINS_WORDS")

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count, check_shapes
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.launch import THREADS, bind, checked, launch, scalar_bits
-from texturevlm.cuda.struct import Layout, address
+from texturevlm.cuda import THREADS, Layout, address, bind, checked, device_constant, launch, scalar_bits
 from texturevlm.ops import backend as backends
 from texturevlm.ops.lookup_reference import Where
 from texturevlm.ops.mip import check_nearest, check_pyramid

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda.launch import WARP, launch
-from texturevlm.cuda.struct import HOLE, Layout, constants, template
+from texturevlm.cuda import HOLE, WARP, Layout, constants, launch, template
 from texturevlm.ops import backend as backends
 from texturevlm.ops.packed import Marks, pack_marks
 

@@ -17,12 +17,10 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_count, check_floating, check_shapes
 from texturevlm.ops import backend as backends
 from texturevlm.ops.device_texture import DeviceTexture
-from texturevlm.ops.lookup_cpu import sample_cpu
 from texturevlm.ops.lookup_kernel import sample_cuda
-from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_pyramid, sample_reference
+from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, sample_cpu, sample_pyramid, sample_reference
 from texturevlm.ops.mip import check_nearest, check_pyramid
-from texturevlm.ops.paged import PagedLevels
-from texturevlm.ops.paged_kernel import sample_paged_cuda
+from texturevlm.ops.paged import PagedLevels, sample_paged_cuda
 
 MOST_REQUESTS = 1024
 Levels = list[Tensor] | tuple[Tensor, ...]

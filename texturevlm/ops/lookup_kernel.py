@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.cuda.launch import THREADS, launch, scalar_bits
-from texturevlm.cuda.struct import Layout
+from texturevlm.cuda import THREADS, Layout, launch, scalar_bits
 from texturevlm.ops.device_texture import DeviceTexture
 from texturevlm.ops.lookup_reference import MAX_ANISOTROPY, Options, Where, lattice, probes, widened
 from texturevlm.ops.packed import Marks, pack_pyramid

@@ -276,3 +276,14 @@ def _touched(span: tuple[int, int], extent: int) -> tuple[int, int]:
     first = max(0, -(-(span[0] - reach) // 2))
     last = min(coarse - 1, (span[1] - 1) // 2)
     return (min(first, coarse - 1), last + 1)
+
+
+def share_of_pixels(low: float, high: float, cells: int, first: int, last: int, like: Tensor) -> Tensor:
+    """(cells, last − first): the share of each pixel in each of the equal cells between low and high."""
+    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
+    start, stop = edges[:-1, None], edges[1:, None]
+    pixel = torch.arange(first, last, dtype=torch.float64)
+    overlap = (torch.minimum(stop, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
+    nearest = ((start + stop) / 2).floor().clamp(first, last - 1) == pixel
+    overlap = torch.where(overlap.sum(1, keepdim=True) > 0, overlap, nearest.double())
+    return (overlap / overlap.sum(1, keepdim=True)).to(like)

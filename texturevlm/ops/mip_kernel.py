@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.launch import MAX_LEVELS, launch, scalar_bits
-from texturevlm.cuda.struct import Layout, address, constants
+from texturevlm.cuda import MAX_LEVELS, Layout, address, constants, device_constant, launch, scalar_bits
 from texturevlm.ops.mip import REDUCTIONS, level_extents, mipmap_reference
 from texturevlm.ops.packed import Marks, packed_boxes
 

@@ -7,8 +7,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import Layout, constants, device_constant
 
 _PYRAMID, _MARKS = Layout("probe.cuh", "Pyramid"), Layout("marks.cuh", "Marks")
 (FAR,) = constants("mip.cuh", "FAR")

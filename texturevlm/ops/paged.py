@@ -1,7 +1,8 @@
 """A pyramid whose fine levels are pages in a pool, found through a page table, as in virtual texturing.
 
 The coarse levels are whole. A texel whose page is missing is read from the next coarser level that has it, so sampling
-never fails and never waits; what was missing is reported, for a second pass.
+never fails and never waits; what was missing is reported, for a second pass. `PagedLevels` is the specification of the
+kernel (paged.cu).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda.struct import Layout
+from texturevlm.cuda import Layout, constants, launch, scalar_bits
 from texturevlm.ops.backend import MAX_EXTENT
-from texturevlm.ops.lookup_reference import FlatLevels
+from texturevlm.ops.lookup_kernel import patch_parts
+from texturevlm.ops.lookup_reference import FlatLevels, Where
 from texturevlm.ops.mip import level_extents
-from texturevlm.ops.paged_kernel import CHANNELS, geometry_of
 
 BYTE = 255  # the value of a page's texel that stands for 1
 
@@ -112,3 +113,39 @@ class PagedLevels(FlatLevels):
         paged = level < self.base
         found = self.table[torch.where(paged, self._entry(level, y, x), 0)].long()
         return torch.where(paged, found, 0)
+
+
+_JOB = Layout("paged.cu", "PagedJob")
+(CHANNELS,) = constants("paged.cu", "CHANNELS")
+
+
+def geometry_of(levels: PagedLevels) -> Layout:
+    """The job with all that is the same for every call."""
+    height, width = zip(*levels.extents)
+    whole = levels.extents[levels.base :]
+    texels = [sum(h * w for h, w in whole[:index]) for index in range(len(whole))]
+    return _JOB.fix(
+        pool=levels.pool,
+        table=levels.table,
+        coarse=levels.texels,
+        wanted=levels.wanted,
+        levels=len(levels.extents),
+        side=levels.page,
+        base=levels.base,
+        height=list(height),
+        width=list(width),
+        first=[*levels.first_pages, *texels],
+    )
+
+
+def sample_paged_cuda(levels: PagedLevels, where: Where, patch: int, max_anisotropy: int) -> Tensor:
+    """(1, K, 3, P, P); adds to `wanted` if the levels are watched. Positions are float32."""
+    centre, ddx, ddy = (one.float().contiguous() for one in (where.points, where.ddx, where.ddy) if one is not None)
+    count = centre.shape[1]
+    pixels = torch.empty((1, count, CHANNELS, patch, patch), device=centre.device)
+    if count:
+        given = {"weight": levels.weight, "centre": centre, "ddx": ddx, "ddy": ddy, "pixels": pixels}
+        parameters = levels.job.pack(**given, patch=patch, max_anisotropy=max_anisotropy)
+        grid = (count, patch_parts(count, patch))
+        launch("paged.cu", "sample_paged", centre.device, grid, parameters, SCALAR=scalar_bits(torch.float32))
+    return pixels

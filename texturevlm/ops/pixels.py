@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_shapes
-from texturevlm.cuda.launch import THREADS, launch
-from texturevlm.cuda.struct import Layout
+from texturevlm.cuda import THREADS, Layout, launch
 from texturevlm.ops import backend as backends
 
 _UNPACK, _PACK = Layout("pixels.cu", "Unpack"), Layout("pixels.cu", "Pack")

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes
-from texturevlm.cuda.launch import WARP, launch
-from texturevlm.cuda.struct import Layout, constants
+from texturevlm.cuda import WARP, Layout, constants, launch
 from texturevlm.ops import backend as backends
 
 COLOUR_UNIT = 1 << 16  # colours are summed in units of 1 / COLOUR_UNIT

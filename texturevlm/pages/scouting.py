@@ -15,9 +15,7 @@ from torch import Tensor
 
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.placement import TokenConfig
-from texturevlm.scout import Question, encode, load_scout
-from texturevlm.scout.scout import Scout
-from texturevlm.scout.spotter import Spots
+from texturevlm.scout import Question, Scout, Spots, encode, load_scout
 
 PAGE_SHARPNESS = 20.0  # of the softmax over pages: the likeliest on 71 `train` questions to pages new to the scout
 

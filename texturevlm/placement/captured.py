@@ -22,11 +22,10 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.allocator import Capture
 from texturevlm.allocate.share import as_batch
 from texturevlm.check import check_count, check_size
-from texturevlm.cuda.graph import KeptReplays, can_capture
+from texturevlm.cuda import KeptReplays, can_capture
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.ops import backend as backends
-from texturevlm.ops.cover import cover_limit
-from texturevlm.ops.mip import level_extents
+from texturevlm.ops import cover_limit, level_extents
 from texturevlm.placement.config import Allocator, TokenConfig
 from texturevlm.placement.picture import Picture, prepare
 from texturevlm.placement.placement import place_together
@@ -35,15 +34,15 @@ from texturevlm.relevance import (
     Prepared,
     Relevance,
     Scorer,
+    cell_level,
     declares,
     find_relevance,
     find_scorer,
     reads_question,
 )
-from texturevlm.relevance.maps import cell_level
 from texturevlm.sampling import sample
 from texturevlm.scout import Question, encode
-from texturevlm.text.strings import terms
+from texturevlm.text import terms
 from texturevlm.types import COLOURS, COLUMNS, Allocation, Patches, Texture
 
 MOST_GRAPHS = 8

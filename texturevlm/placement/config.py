@@ -11,9 +11,7 @@ from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
 from texturevlm.frame import AUTO, check_turn
 from texturevlm.placement.finer import Finer
-from texturevlm.relevance import Balance, Scorer, check_relevance
-from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.prepared import BALANCE
+from texturevlm.relevance import BALANCE, Balance, Scorer, check_relevance, find_balance
 from texturevlm.types import Allocation
 
 Allocator = Callable[..., Allocation]

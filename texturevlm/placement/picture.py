@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.graph import can_capture
+from texturevlm.cuda import can_capture
 from texturevlm.frame import Frame, TextRegion, upright_frame
 from texturevlm.ops import backend as backends
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.sources import open_image
-from texturevlm.relevance import Prepared, find_scorer
-from texturevlm.relevance.orientation import find_turn_and_read
-from texturevlm.relevance.text_regions import find_regions
+from texturevlm.relevance import Prepared, find_regions, find_scorer, find_turn_and_read
 from texturevlm.scout import Spots
 from texturevlm.types import COLOURS, Texture
 

@@ -20,11 +20,18 @@ from texturevlm.allocate.share import spend as share_out
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.frame import Frame, following
-from texturevlm.ops.legibility import legibility
 from texturevlm.placement.config import TokenConfig
 from texturevlm.placement.picture import Picture, prepare
-from texturevlm.relevance import AttentionScorer, Balance, Relevance, Scorer, declares, find_scorer
-from texturevlm.relevance.maps import normalised
+from texturevlm.relevance import (
+    AttentionScorer,
+    Balance,
+    Relevance,
+    Scorer,
+    declares,
+    find_scorer,
+    legibility,
+    normalised,
+)
 from texturevlm.scout import Question
 from texturevlm.types import COLUMNS, Allocation, Texture
 
@@ -237,9 +244,9 @@ def _opened(picture: Picture, relevance: Relevance) -> tuple[Texture, Relevance]
     return picture.texture, relevance
 
 
-def check_budget(budget: int, pictures: int) -> None:
+def check_budget(budget: int, pictures: int, function: str = "place") -> None:
     """Raise for less than one token per picture."""
-    check_count("place", f"budget for {pictures} images" if pictures > 1 else "budget", budget, pictures)
+    check_count(function, f"budget for {pictures} images" if pictures > 1 else "budget", budget, pictures)
 
 
 def joined(first: Allocation, other: Allocation) -> Allocation:

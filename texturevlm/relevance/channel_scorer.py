@@ -14,24 +14,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels import EMBEDDING_LAYERS
 from texturevlm.check import check_choice
-from texturevlm.cuda.graph import can_capture
+from texturevlm.cuda import can_capture
 from texturevlm.frame import Frame
-from texturevlm.relevance.channel_features import (
+from texturevlm.relevance.channel_logits import (
+    IMAGE_KINDS,
+    ChannelForm,
     cell_features,
     channel_layers,
+    channel_logits,
     feature_names,
     known_channels,
+    load_form,
     log_density,
 )
-from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm, load_form
-from texturevlm.relevance.channel_logits import channel_logits
 from texturevlm.relevance.maps import ImageMaps
-from texturevlm.relevance.scout_cells import nothing_asked, on_cells
-from texturevlm.scout.question import Question
-from texturevlm.scout.scout import load_scout
-from texturevlm.text.strings import terms
+from texturevlm.relevance.scorers import nothing_asked, on_cells
+from texturevlm.scout import Question, load_scout
+from texturevlm.text import terms
 from texturevlm.types import Texture
 
 QUESTION_TERM = "question"  # the name of the question's term

@@ -1,19 +1,28 @@
 """Maps over the cells of an image, which tokens are allocated by: how relevant a cell is, and how fine its content.
 
-Balance makes a Relevance: it weighs what a question asks for against what the image shows by itself.
+Balance makes a Relevance: it weighs what a question asks for against what the image shows by itself. Balances have
+names: `even`, the default, and `learned`, one for each scorer that could be trained. `texturevlm train
+examples/train/balance.toml` learns them and `texturevlm ship-balance` writes the file in the package. Learned are
+explore and focus, from where the answers of train pages stand. particularise stays 1: it says how fine the content is,
+and where an answer stands does not tell that.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_floating, check_shapes, check_size
-from texturevlm.ops.mip import level_extents
+from texturevlm.check import check_choice, check_floating, check_shapes, check_size
+from texturevlm.ops import level_extents
 from texturevlm.relevance.named import declares, reads_question
 
 MOST_CELLS_ALONG = 288  # along the longer side
@@ -133,3 +142,54 @@ def cell_level(size: tuple[int, int], patch: int) -> int:
     extents = level_extents(*size)
     few = next(level for level, extent in enumerate(extents) if max(extent) <= MOST_CELLS_ALONG)
     return min(few, max(0, patch.bit_length() - 2))
+
+
+BALANCES = ("even", "learned")
+_SHIPPED = "balances.json"
+
+
+def find_balance(function: str, balance: str | Balance, scorer: str) -> Balance:
+    """The balance that a name stands for, for a scorer; a Balance is returned as it is.
+
+    A scorer that no balance was learned for has the even one.
+    """
+    if isinstance(balance, Balance):
+        return balance
+    if not isinstance(balance, str):
+        wanted = f"a Balance or one of {', '.join(BALANCES)}"
+        raise TypeError(f"{function}: balance must be {wanted}, got {type(balance).__name__}")
+    check_choice(function, "balance", balance, BALANCES)
+    return load_balances().get(scorer, Balance()) if balance == "learned" else Balance()
+
+
+@lru_cache(maxsize=4)
+def load_balances(path: str | None = None) -> dict[str, Balance]:
+    """scorer → its balance: those of the package, or of another file of `texturevlm ship-balance`."""
+    source = Path(path) if path is not None else files("texturevlm.relevance").joinpath(_SHIPPED)
+    try:
+        table = json.loads(source.read_text(encoding="utf-8"))
+        return {scorer: Balance(**values) for scorer, values in table.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"balance: {source} must be as ship-balance wrote it: {error}") from error
+
+
+def save_balances(balances: dict[str, Balance], path: Path) -> None:
+    """Write balances of plain numbers as the package holds them."""
+    names = ("explore", "focus", "particularise")
+    table = {scorer: {name: round(float(getattr(own, name)), 4) for name in names} for scorer, own in balances.items()}
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+STEEPNESS = 5.5
+UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
+Map = TypeVar("Map", Tensor, np.ndarray)
+
+
+def legibility(legible_scale: Map, scale: Any) -> Map:
+    """The share of content that is legible, from 1 to 0, when a sample is `scale` pixels wide.
+
+    legible_scale: the sample width in pixels at which half of the content is legible, of any shape
+    scale:         a number, or a shape that broadcasts with it
+    """
+    share: Map = 1 / (1 + (scale / legible_scale) ** STEEPNESS)
+    return share

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from texturevlm.channels.pretrained import load_rapidocr
+from texturevlm.channels import load_rapidocr
 from texturevlm.check import check_count, check_size
 from texturevlm.image import to_tensor
-from texturevlm.text.strings import is_ideograph
+from texturevlm.text import is_ideograph
 
 MOST_PIXELS = 3_100_000  # larger images are shrunk to it before they are read; a 200-dpi page has 3.7 million
 MOST_PIXELS_ALONG = 8000  # pixels

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance.maps import Balance, Relevance, cell_level, normalised
+from texturevlm.relevance.maps import Balance, Relevance, cell_level, legibility, normalised
 from texturevlm.relevance.named import declares
 from texturevlm.relevance.prepared import Prepared
 from texturevlm.relevance.scorers import Scorer
-from texturevlm.scout.question import Question
+from texturevlm.scout import Question
 from texturevlm.types import COLOURS, Texture
 from texturevlm.virtual.mips import MipPages
 from texturevlm.virtual.pages import Box, VirtualPages

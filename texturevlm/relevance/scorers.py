@@ -13,17 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.embedding import DenseEncoder, Projection, embed
-from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels import EMBEDDING_LAYERS, DenseEncoder, Projection, embed
 from texturevlm.frame import Frame
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.named import EMBEDDING_PREFIX, SCORERS, check_relevance, embedding_parts
-from texturevlm.relevance.scout_cells import nothing_asked, on_cells
 from texturevlm.relevance.words import question_text
-from texturevlm.scout.question import Question
-from texturevlm.scout.scout import Scout, load_scout
-from texturevlm.scout.spotter import Spots
-from texturevlm.text.strings import terms
+from texturevlm.scout import Question, Scout, Spots, encode, load_scout
+from texturevlm.text import terms
 from texturevlm.types import Texture
 
 SHARPNESS = 10.0  # of the softmax over cosines
@@ -208,3 +204,21 @@ def _embedding(model: str, pca: str) -> EmbeddingScorer:
 def _made(name: str) -> Scorer:
     """Scorers keep no state, so one of each is enough."""
     return SCORERS[name]()
+
+
+@lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
+def nothing_asked(device: torch.device) -> Question:
+    """The empty question, on a device: a graph cannot copy it there."""
+    return Question(*(part.to(device) for part in encode([""])))
+
+
+def on_cells(chance: Tensor, ink: Tensor) -> Tensor:
+    """The chances of spots (B, rows, columns) on the grid of `ink` (B, h, w); their sum stays."""
+    rows, columns = chance.shape[1:]
+    grid = ink.shape[1:]
+    wide = chance[:, None]
+    if grid[0] < rows or grid[1] < columns:  # a long page: several spots per cell, none is lost
+        wide = functional.interpolate(wide, (min(rows, grid[0]), min(columns, grid[1])), mode="area")
+    # A spot's chance is shared by its cells; a blank cell takes nothing.
+    wide = functional.interpolate(wide, grid, mode="nearest-exact")[:, 0] * ink
+    return wide * (chance.sum((1, 2)) / wide.sum((1, 2)).clamp(min=1e-30))[:, None, None]

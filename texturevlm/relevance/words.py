@@ -18,15 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.channels.structure import colour_levels
+from texturevlm.channels import colour_levels
 from texturevlm.check import check_size
-from texturevlm.ops.mip import level_extents
-from texturevlm.relevance.features import FEATURE_NAMES, word_features
-from texturevlm.relevance.layout import WORD_MARGIN, PageLayout, layout_of
+from texturevlm.ops import level_extents
+from texturevlm.relevance.features import FEATURE_NAMES, WORD_MARGIN, PageLayout, layout_of, word_features
 from texturevlm.relevance.maps import ImageMaps
 from texturevlm.relevance.ocr import Page, read_page
-from texturevlm.scout.question import Question
-from texturevlm.text.strings import load_commonness, terms
+from texturevlm.scout import Question
+from texturevlm.text import load_commonness, terms
 from texturevlm.types import Texture
 
 _WEIGHTS = "words.json"

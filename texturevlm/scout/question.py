@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.text.strings import ALIASES, ASKED, STOP, asked_kinds, load_commonness, plain, terms
+from texturevlm.text import ALIASES, ASKED, STOP, asked_kinds, load_commonness, plain, terms
 
 WORDS = 24  # of a question are searched
 TRAITS = 7

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.scout.layer import ConvLayer, ResidualBlock, keep_page
 from texturevlm.scout.question import TRAITS
-from texturevlm.scout.spotter import EMBEDDING, Spots
-from texturevlm.text.strings import ASKED, KINDS
+from texturevlm.scout.spotter import EMBEDDING, ConvLayer, ResidualBlock, Spots, keep_page
+from texturevlm.text import ASKED, KINDS
 
 SURE, VAGUE = 8, 4  # maps of sharp hits, and of words that only resemble the question's
 SEEN_MAPS = 24  # maps that are a projection of the spotter's embedding

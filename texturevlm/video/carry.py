@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.channels.structure import box_mean
-from texturevlm.ops.mip import mipmap
+from texturevlm.channels import EMBEDDING_LAYERS, box_mean
+from texturevlm.ops import mipmap
 from texturevlm.relevance import Relevance
 from texturevlm.video.change import tiles_on_cells
 from texturevlm.video.update import StreamChannels

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.ops.lookup_reference import MAX_ANISOTROPY
+from texturevlm.ops import MAX_ANISOTROPY
 from texturevlm.types import Allocation
 
 MOST_AREA = 0.7  # of the frame: above this share one pass over the whole frame is cheaper than several parts

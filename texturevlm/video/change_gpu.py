@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.cuda.launch import launch
-from texturevlm.cuda.struct import Layout, address, constants
+from texturevlm.cuda import Layout, address, constants, launch
+from texturevlm.ops import Marks
 from texturevlm.ops import backend as backends
-from texturevlm.ops.packed import Marks
 from texturevlm.video.change import BLOCK, Changes, Noise, check_values, initial_noise, quiet_rank, tile_grid
 
 POST_THREADS, TILE_NUMBERS = constants("change.cu", "POST_THREADS", "NUMBERS")

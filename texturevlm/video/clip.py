@@ -26,11 +26,8 @@ from texturevlm.allocate.share import Item, spend
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
 from texturevlm.frame import Frame
-from texturevlm.ops.legibility import legibility
 from texturevlm.placement import TokenConfig
-from texturevlm.relevance import Relevance, find_relevance
-from texturevlm.relevance.maps import normalised
-from texturevlm.relevance.orientation import find_turn
+from texturevlm.relevance import Relevance, find_relevance, find_turn, legibility, normalised
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import CHANGED, MEAN_BLOCK, block_means, largest_per_tile, pixel_mask, tiles_on_cells

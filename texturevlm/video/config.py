@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.channels import DenseEncoder, Projection, resolve
-from texturevlm.channels.registry import EMBEDDING_LAYERS
+from texturevlm.channels import EMBEDDING_LAYERS, DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_share
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
 from texturevlm.placement import Allocator, Finer, TokenConfig

@@ -22,9 +22,8 @@ from torch.nn import functional
 
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.check import check_count
-from texturevlm.cuda.graph import Replay
-from texturevlm.ops.legibility import legibility
-from texturevlm.relevance import Relevance
+from texturevlm.cuda import Replay
+from texturevlm.relevance import Relevance, legibility
 from texturevlm.sampling import sample
 from texturevlm.types import COLUMNS, Allocation, Texture
 

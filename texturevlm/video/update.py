@@ -20,12 +20,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels import CHANNELS, build
-from texturevlm.channels.build import MOST_TEXELS
-from texturevlm.channels.registry import EMBEDDING_LAYERS
-from texturevlm.channels.structure import enlarge, luma
-from texturevlm.channels.text import TEXELS, TEXT_HALF, TEXT_SCALES, text_lines
-from texturevlm.ops.mip import level_extents, mipmap, update_region
+from texturevlm.channels import (
+    CHANNELS,
+    EMBEDDING_LAYERS,
+    MOST_TEXELS,
+    TEXELS,
+    TEXT_HALF,
+    TEXT_SCALES,
+    build,
+    enlarge,
+    luma,
+    text_lines,
+)
+from texturevlm.ops import level_extents, mipmap, update_region
 from texturevlm.types import COLOURS, Allocation, Texture
 from texturevlm.video.change import (
     Changes,

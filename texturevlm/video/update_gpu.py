@@ -16,17 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.channels import CHANNELS
-from texturevlm.channels.fused import IN_PARTS, TEXT_LEVELS, LayersInPlace
-from texturevlm.channels.structure import COARSER_LEVEL
-from texturevlm.cuda.graph import Replay
-from texturevlm.cuda.launch import MAX_LEVELS
-from texturevlm.ops.lookup_kernel import refresh_patches_cuda
-from texturevlm.ops.mip import update_region
-from texturevlm.ops.mip_kernel import MOVED, UNCHANGED, update_marked_cuda
-from texturevlm.ops.packed import Marks
-from texturevlm.relevance import Balance, Relevance
-from texturevlm.relevance.salience import maps_by_kernels
+from texturevlm.channels import CHANNELS, COARSER_LEVEL, IN_PARTS, TEXT_LEVELS, LayersInPlace
+from texturevlm.cuda import MAX_LEVELS, Replay
+from texturevlm.ops import MOVED, UNCHANGED, Marks, refresh_patches_cuda, update_marked_cuda, update_region
+from texturevlm.relevance import Balance, Relevance, maps_by_kernels
 from texturevlm.types import Allocation, Texture
 from texturevlm.video.change import Changes, Noise
 from texturevlm.video.change_gpu import Branch, GpuComparison

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.ops.mip import level_extents
-from texturevlm.ops.shares import share_of_pixels
+from texturevlm.ops import level_extents, share_of_pixels
 from texturevlm.virtual.sources import PageKey, PageSource, StoredPage
 
 PAGE = 256  # texels along a side, where the source has no square pages of a usual size

@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.ops.lookup import sample_patches
-from texturevlm.ops.mip import mipmap
-from texturevlm.ops.paged import BYTE, PagedLevels
+from texturevlm.ops import BYTE, PagedLevels, mipmap, sample_patches
 from texturevlm.virtual.mips import Counters, MipPages
 from texturevlm.virtual.sources import PageKey, PageSource
 

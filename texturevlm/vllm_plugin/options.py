@@ -8,7 +8,7 @@ from typing import Any
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask.config import FILE, SAVED, for_answers, read_settings
-from texturevlm.channels.pretrained import Checkpoint
+from texturevlm.channels import Checkpoint
 from texturevlm.check import check_choice, check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.frame import check_turn

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.cuda.graph import Compiled, KeptReplays, Replay
+from texturevlm.cuda import Compiled, KeptReplays, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.captured_decode import CapturedDecode

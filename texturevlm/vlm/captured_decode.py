@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.cuda.graph import Replay
-from texturevlm.ops.split_attention import MASKED, MOST_PARTS, split_attention
+from texturevlm.cuda import Replay
+from texturevlm.ops import MASKED, MOST_PARTS
+from texturevlm.ops.split_attention import split_attention
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
 from texturevlm.vlm.weights import addresses
 

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count
-from texturevlm.cuda.graph import KeptReplays
-from texturevlm.ops.split_attention import KEYS_ALIGNED, MASKED, key_parts, split_attention
+from texturevlm.cuda import KeptReplays
+from texturevlm.ops import KEYS_ALIGNED, MASKED, key_parts
+from texturevlm.ops.split_attention import split_attention
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.growing import attention_to
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads

@@ -12,7 +12,7 @@ from texturevlm.allocate.footprints import Boxes, use_all
 from texturevlm.allocate.layers import fitted
 from texturevlm.allocate.search import NATIVE, SCALES_PER_OCTAVE, Layer, scored
 from texturevlm.check import check_count
-from texturevlm.ops.legibility import legibility
+from texturevlm.relevance.maps import legibility
 from texturevlm_lab.allocators.search import best_squares, scale_of_boxes
 
 _MOST_LOOKS = 4

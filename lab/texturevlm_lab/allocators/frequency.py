@@ -23,9 +23,8 @@ from texturevlm.allocate.search import OVERVIEW, SCALES_PER_OCTAVE, Layer, fines
 from texturevlm.allocate.value import stretch_cost
 from texturevlm.channels.structure import box_mean, grey_levels
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import legibility
 from texturevlm.relevance.information import LOST
-from texturevlm.relevance.maps import Relevance
+from texturevlm.relevance.maps import Relevance, legibility
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.search import most_of_best
 from texturevlm_lab.allocators.steerable import steerable_bands

@@ -12,7 +12,7 @@ from texturevlm.allocate.footprints import Boxes, allocation_of
 from texturevlm.allocate.search import Found, Layer, furthest, least
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.ops.cover import cover, rows_of
-from texturevlm.ops.legibility import legibility
+from texturevlm.relevance.maps import legibility
 
 _GROWTH, _MOST_GROWTH = 1.3, 4.0  # steps in which a nominal budget rises, and how far at most
 _ROUNDING = 1e-4  # of an octave

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_count, check_floating, check_shapes, check_size
-from texturevlm.cuda.constants import device_constant
-from texturevlm.cuda.launch import launch
+from texturevlm.cuda.kernel import device_constant, launch
 from texturevlm.cuda.struct import Layout, constants
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import Footprints, empty_footprints
-from texturevlm.ops.legibility import UNIT, legibility
+from texturevlm.relevance.maps import UNIT, legibility
 
 CUTS = 8  # rounds in which tokens that are left over cut others in two
 MOST = {name: constants("select.cu", f"MOST_{name.upper()}")[0] for name in ("tokens", "plans", "levels", "scales")}

@@ -2,14 +2,12 @@
 
 Frequencies are in units of Nyquist: radius r = 1 is one cycle in two pixels along an axis. Each split of the spectrum
 into a high and a low part is a raised cosine in log2(r), one octave wide, whose squares sum to one; the high part of
-every scale is split by cos^(O-1) of the angle, whose squares sum to one as well. Analysis and synthesis use the same
-masks, so the reconstruction is exact up to rounding, at every extent.
+every scale is split by cos^(O-1) of the angle, whose squares sum to one as well.
 """
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,119 +15,50 @@ from torch import Tensor
 from texturevlm.check import check_count, check_floating, check_shapes
 
 
-class SteerablePyramid(NamedTuple):
-    """high: (B, C, H, W); bands: finest first, each (B, C, O, H_s, W_s); low: (B, C, H_S, W_S) after S scales.
-
-    H_0 = H and H_{s+1} = ceil(H_s / 2); the same for W.
-    """
-
-    high: Tensor
-    bands: list[Tensor]
-    low: Tensor
-
-
-def steerable_pyramid(image: Tensor, *, scales: int | None = None, orientations: int = 4) -> SteerablePyramid:
-    """Split an image into scales and orientations.
+def steerable_bands(image: Tensor, *, scales: int | None = None, orientations: int = 4) -> list[Tensor]:
+    """The bands of an image by scales and orientations, finest first: (B, C, O, H_s, W_s) each.
 
     image:  (B, C, H, W), float32 or float64 (there is no half-precision FFT to rely on, so half is refused)
     scales: 0 to floor(log2(min(H, W))) - 2, which keeps the coarsest bands at least 8 wide; None takes the most (0 if
             the image is smaller than 8)
     orientations: O, at least 1
-    returns a SteerablePyramid; differentiable
+    returns bands whose H_0 is H and H_{s+1} is ceil(H_s / 2), the same for W; differentiable
 
     Band k is tuned to change along the direction that is turned by k * 180 / O degrees from +x towards +y, which is
     down. Band 0 answers to vertical edges and stripes, band O / 2 to horizontal ones. With an even O the filters are
     odd (they answer to edges), with an odd O even (they answer to lines). Scale s is centred on r = 2^-(s+1), where it
-    takes everything.
-
-    The image is taken as periodic: content at one border also shows at the opposite one. As in pyrtools, coarser
-    scales are not divided by the loss of samples: a constant image c gives low = c * (H * W) / (H_S * W_S).
+    takes everything. The image is taken as periodic: content at one border also shows at the opposite one.
     """
-    extents = _checked_extents("steerable_pyramid", image, scales, orientations)
-    spectrum = torch.fft.rfft2(image)
-    _, upper = _radial(image, extents[0], extents[0], 0)
-    high = torch.fft.irfft2(spectrum * upper, s=extents[0])
-    bands, rest = _bands(image, spectrum, extents, orientations)
-    return SteerablePyramid(high, bands, torch.fft.irfft2(rest, s=extents[-1]))
-
-
-def steerable_bands(image: Tensor, *, scales: int | None = None, orientations: int = 4) -> list[Tensor]:
-    """The bands of `steerable_pyramid` alone, bit for bit, without the work for `high` and `low`."""
-    extents = _checked_extents("steerable_bands", image, scales, orientations)
-    return _bands(image, torch.fft.rfft2(image), extents, orientations)[0]
-
-
-def _checked_extents(name: str, image: Tensor, scales: int | None, orientations: int) -> list[tuple[int, int]]:
-    """`_extents` of arguments that are checked first."""
-    sizes = check_shapes(name, image=(image, "B C H W"))
-    _check_precision(name, image=image)
-    check_count(name, "orientations", orientations, 1)
+    sizes = check_shapes("steerable_bands", image=(image, "B C H W"))
+    check_floating("steerable_bands", image=image)
+    if image.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"steerable_bands: image must be float32 or float64, got {image.dtype}")
+    check_count("steerable_bands", "orientations", orientations, 1)
     h, w = sizes["H"], sizes["W"]
     if min(h, w) < 1:
-        raise ValueError(f"{name}: image must be at least 1 x 1, got {h} x {w}")
+        raise ValueError(f"steerable_bands: image must be at least 1 x 1, got {h} x {w}")
     most = max(0, min(h, w).bit_length() - 3)
-    scales = most if scales is None else check_count(name, "scales", scales, 0)
+    scales = most if scales is None else check_count("steerable_bands", "scales", scales, 0)
     if scales > most:
-        raise ValueError(f"{name}: scales must be at most {most} for an image of {h} x {w}, got {scales}")
-    return _extents(h, w, scales)
+        raise ValueError(f"steerable_bands: scales must be at most {most} for an image of {h} x {w}, got {scales}")
+    extents = [(h, w)]
+    for _ in range(scales):
+        h, w = (h + 1) // 2, (w + 1) // 2
+        extents.append((h, w))
+    return _bands(image, extents, orientations)
 
 
-def _bands(
-    image: Tensor, spectrum: Tensor, extents: Sequence[tuple[int, int]], orientations: int
-) -> tuple[list[Tensor], Tensor]:
-    """The bands of an image's spectrum, finest first, and the spectrum of what is coarser than all of them."""
+def _bands(image: Tensor, extents: Sequence[tuple[int, int]], orientations: int) -> list[Tensor]:
+    """extents: of each scale's bands, and last of what is coarser than all of them"""
     lower, _ = _radial(image, extents[0], extents[0], 0)
-    spectrum = spectrum * lower
+    spectrum = torch.fft.rfft2(image) * lower
     bands = []
     for octave, (extent, coarser) in enumerate(pairwise(extents), 1):
         masks = _oriented(image, extents[0], extent, octave, orientations)
         bands.append(torch.fft.irfft2(spectrum.unsqueeze(2) * masks, s=extent))
         lower, _ = _radial(image, extents[0], coarser, octave)
         spectrum = _crop(spectrum, coarser) * lower
-    return bands, spectrum
-
-
-def steerable_reconstruct(pyramid: SteerablePyramid) -> Tensor:
-    """Sum a steerable pyramid back into its image: (B, C, H, W), the extents of `high`; differentiable."""
-    high, bands, low = pyramid
-    _check_pyramid("steerable_reconstruct", high, bands, low)
-    extents = _extents(high.shape[2], high.shape[3], len(bands))
-    spectrum = torch.fft.rfft2(low)
-    for s in reversed(range(len(bands))):
-        lower, _ = _radial(high, extents[0], extents[s + 1], s + 1)
-        masks = _oriented(high, extents[0], extents[s], s + 1, bands[s].shape[2])
-        spectrum = _uncrop(spectrum * lower, extents[s]) + (torch.fft.rfft2(bands[s]) * masks.conj()).sum(2)
-    lower, upper = _radial(high, extents[0], extents[0], 0)
-    image: Tensor = torch.fft.irfft2(spectrum * lower + torch.fft.rfft2(high) * upper, s=extents[0])
-    return image
-
-
-def _check_precision(function: str, **tensors: Tensor) -> None:
-    check_floating(function, **tensors)
-    for name, tensor in tensors.items():
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"{function}: {name} must be float32 or float64, got {tensor.dtype}")
-
-
-def _check_pyramid(function: str, high: Tensor, bands: list[Tensor], low: Tensor) -> None:
-    named = {f"bands[{s}]": band for s, band in enumerate(bands)}
-    patterns = {name: (band, f"B C O H{s} W{s}") for s, (name, band) in enumerate(named.items())}
-    sizes = check_shapes(function, high=(high, "B C H W"), **patterns, low=(low, "B C h w"))
-    _check_precision(function, high=high, **named, low=low)
-    extents = _extents(sizes["H"], sizes["W"], len(bands))
-    for (name, tensor), wanted in zip([*named.items(), ("low", low)], extents):
-        if (got := tuple(tensor.shape[-2:])) != wanted:
-            because = f"(from high and {len(bands)} scales)"
-            raise ValueError(f"{function}: {name} must have extents {wanted}, got {got} {because}")
-
-
-def _extents(h: int, w: int, scales: int) -> list[tuple[int, int]]:
-    """Of each scale's bands, and last of the low-pass residual."""
-    extents = [(h, w)]
-    for _ in range(scales):
-        h, w = (h + 1) // 2, (w + 1) // 2
-        extents.append((h, w))
-    return extents
+    return bands
 
 
 # Masks lie on the half plane that rfft2 returns: rows 0, 1, ..., -2, -1 and columns 0, 1, ..., floor(W / 2). What
@@ -171,13 +100,3 @@ def _crop(spectrum: Tensor, size: tuple[int, int]) -> Tensor:
     rows = spectrum.shape[-2]
     kept = spectrum[..., : size[1] // 2 + 1]
     return torch.cat([kept[..., : size[0] - negative, :], kept[..., rows - negative :, :]], -2)
-
-
-def _uncrop(spectrum: Tensor, size: tuple[int, int]) -> Tensor:
-    """The adjoint of _crop: zeros where it cut."""
-    rows, columns = spectrum.shape[-2:]
-    negative = rows // 2
-    full = spectrum.new_zeros(*spectrum.shape[:-2], size[0], size[1] // 2 + 1)
-    full[..., : rows - negative, :columns] = spectrum[..., : rows - negative, :]
-    full[..., size[0] - negative :, :columns] = spectrum[..., rows - negative :, :]
-    return full

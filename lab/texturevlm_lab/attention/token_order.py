@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops import quadtree_order
 from texturevlm.vlm.packed import PICTURE, Geometry, is_packed, unpack
+from texturevlm_lab.attention.quadtree import quadtree_order
 
 # Methods of a model that take packed rows, by which argument; in the order of `visual_ids`.
 ROW_INPUTS = {"get_image_features": "pixel_values", "get_video_features": "pixel_values_videos"}

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ops import quadtree_order
 from texturevlm.vlm.override import Override
 from texturevlm.vlm.packed import FINER, is_packed, unpack
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import attend_laid_out
 from texturevlm_lab.attention.implementation import IMPLEMENTATION, Named
 from texturevlm_lab.attention.options import TOWER, AttentionOptions, check_tower_attention
+from texturevlm_lab.attention.quadtree import quadtree_order
 from texturevlm_lab.attention.token_order import token_levels
 
 PASS = "texturevlm_pass"  # argument that the tower hands to the attention of its blocks

@@ -16,8 +16,8 @@ from texturevlm.ops.mip import mipmap
 from texturevlm.placement import TokenConfig, choose_tokens
 from texturevlm.placement.captured import MOST_GRAPHS, CompiledChooser, compile
 from texturevlm.relevance import find_relevance, prepare
+from texturevlm.relevance.information import cell_maps
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.salience import cell_maps
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm_lab.allocators.cascade import cascade

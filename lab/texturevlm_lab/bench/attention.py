@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from texturevlm.ops import quadtree_order
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.key_value_texture import KeyValueTexture
+from texturevlm_lab.attention.quadtree import quadtree_order
 from texturevlm_lab.bench.attention_error import error_notes, trained_notes
 from texturevlm_lab.bench.attention_page import add_page
 from texturevlm_lab.bench.report import Report

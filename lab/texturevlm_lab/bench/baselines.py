@@ -15,8 +15,8 @@ from texturevlm.channels import structure
 from texturevlm.ops import backend as backends
 from texturevlm.ops.cover import Footprints
 from texturevlm.ops.mip import level_extents, mipmap_reference
+from texturevlm.relevance.information import cell_maps
 from texturevlm.relevance.maps import cell_level
-from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
 from texturevlm_lab.allocators.cascade import plans_for
 from texturevlm_lab.allocators.select import select

@@ -9,10 +9,9 @@ from torch import Tensor
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.channels import CHANNELS, PRESETS, build, resolve
 from texturevlm.defaults import BUDGET
-from texturevlm.relevance.channel_form import IMAGE_KINDS, load_form
-from texturevlm.relevance.channel_logits import channel_logits
+from texturevlm.relevance.channel_logits import IMAGE_KINDS, channel_logits, load_form
+from texturevlm.relevance.information import cell_maps
 from texturevlm.relevance.maps import Relevance
-from texturevlm.relevance.salience import cell_maps
 from texturevlm.types import Texture
 from texturevlm_lab.bench.pictures import SIDE, smooth_noise
 from texturevlm_lab.bench.report import Report

@@ -64,7 +64,7 @@ def _fit_pca(options: argparse.Namespace) -> int:
     device = arguments.device_of(options)
 
     from texturevlm.channels.embedding import DenseEncoder
-    from texturevlm.channels.pca import fit_pca
+    from texturevlm_lab.train.pca import fit_pca
 
     with arguments.announced(f"loading {options.model}"):
         encoder = DenseEncoder.load(options.model, device=device)
@@ -91,9 +91,8 @@ def _fit_words(options: argparse.Namespace) -> int:
 
 
 def _ship_scout(options: argparse.Namespace) -> int:
-    from texturevlm.scout.scout import shipped_parts
+    from texturevlm.scout.scout import load_module, load_ranker, read_weights, save_modules, shipped_parts
     from texturevlm.scout.spotter import Spotter
-    from texturevlm.scout.weights import load_module, load_ranker, read_weights, save_modules
 
     arguments.check_out(options.out, ".npz")
     spotter = load_module(Spotter(), options.spotter) if options.spotter else shipped_parts()[0]
@@ -111,15 +110,15 @@ def _ship(suffix: str, save: Save, options: argparse.Namespace) -> int:
 
 
 def _channels(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.channel_form import load_form, save_form
+    from texturevlm.relevance.channel_logits import load_form, save_form
 
     save_form(load_form(weights), out)
     return f"{out.stat().st_size / 1e3:.1f} kB"
 
 
 def _balance(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.balances import save_balances
-    from texturevlm.scout.weights import load_module
+    from texturevlm.relevance.maps import save_balances
+    from texturevlm.scout.scout import load_module
     from texturevlm_lab.train.balance_task import TRAINED, Balances
 
     learned = load_module(Balances(TRAINED), weights).requires_grad_(False)

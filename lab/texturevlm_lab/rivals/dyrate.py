@@ -56,7 +56,7 @@ class RateHead(nn.Module):
 
 def trained_rate(path: Path | str) -> DecodeRate:
     """The rate of a trained head, from its file of weights."""
-    from texturevlm.scout.weights import load_module
+    from texturevlm.scout.scout import load_module
 
     head = load_module(RateHead(), path).eval().requires_grad_(False)
 

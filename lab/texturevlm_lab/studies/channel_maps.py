@@ -4,7 +4,7 @@
 
 DATA holds docvqa_half, coco and chartqa, of which `train` images that training held out are measured, and
 video/david.webm with a face box per frame. --limit is the number of images per kind. The weights are those that ship;
-groups of channels are switched on one after another, without training again (channel_groups.py trains again). Measured
+groups of channels are switched on one after another, without training again. Measured
 is what the map finds of a place (answer, objects, face), and what 64 tokens that are chosen by it deliver
 (place_measures.py).
 
@@ -30,10 +30,11 @@ from texturevlm.channels import CHANNELS, build
 from texturevlm.channels.registry import EMBEDDING_LAYERS
 from texturevlm.progress import Progress
 from texturevlm.relevance import ChannelScorer, Prepared
-from texturevlm.relevance.channel_features import (
+from texturevlm.relevance.channel_logits import (
     ALL_MOVES,
     MOTION_KEY,
     MOVING,
+    OF_MAPS,
     context_levels,
     feature_names,
     known_channels,
@@ -44,11 +45,16 @@ from texturevlm.video import open_video
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
-from texturevlm_lab.studies.channel_groups import GROUPS
 from texturevlm_lab.studies.place_measures import BUDGET, MEASURES, TENTH, compared_cell, measured, tokens_by, top_share
 from texturevlm_lab.studies.study import by_page, evenly, option, provenance, study_main
 from texturevlm_lab.train.channel_task import is_held_out, places_of
 
+GROUPS = {
+    "colour and position": ("red", "green", "blue", "x", "y", "eccentricity"),
+    "+ structure": ("edges", "edges_inverted", "high_pass", "low_pass", "edge_distance", "saliency", "text"),
+    "+ clusters": ("cluster_distance", "cluster_size", "boundaries"),
+    "+ salience, legible scale, ink": OF_MAPS,
+}
 SETS = {"page": "docvqa_half", "chart": "chartqa", "photograph": "coco"}
 VIDEO = "video"
 CLIPS = ("david.webm", "big_buck_bunny.mp4", "Megamind.avi")

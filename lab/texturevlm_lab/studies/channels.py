@@ -19,8 +19,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.channels.saliency import centre_prior, opponents, saliency
-from texturevlm.channels.structure import box_mean, centre_surround, enlarge, luma
+from texturevlm.channels.structure import box_mean, centre_prior, centre_surround, enlarge, luma, opponents, saliency
 from texturevlm.channels.text import text_map, text_map_ocr
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap

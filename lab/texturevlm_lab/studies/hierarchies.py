@@ -19,8 +19,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
-from texturevlm.ops.legibility import legibility
 from texturevlm.relevance import Relevance, find_relevance
+from texturevlm.relevance.maps import legibility
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.search import cracks
 from texturevlm_lab.evaluate.data import Sample, load_data

@@ -14,10 +14,9 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import PATCH
-from texturevlm.ops.legibility import legibility
 from texturevlm.placement import choose_tokens
 from texturevlm.relevance import Balance
-from texturevlm.relevance.maps import ImageMaps
+from texturevlm.relevance.maps import ImageMaps, legibility
 from texturevlm.relevance.words import WORD_HEIGHT
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.evaluate.asked_page import box_map

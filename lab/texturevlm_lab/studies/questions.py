@@ -24,10 +24,10 @@ from texturevlm.channels.structure import colour_levels
 from texturevlm.check import check_choice
 from texturevlm.ops.cover import cover, rows_of
 from texturevlm.ops.distance import distance_field
-from texturevlm.ops.legibility import UNIT
 from texturevlm.ops.segment import seed_grid, superpixels
 from texturevlm.placement import Allocator
 from texturevlm.relevance import Relevance, find_relevance
+from texturevlm.relevance.maps import UNIT
 from texturevlm.types import Allocation, Texture
 from texturevlm_lab.allocators.cascade import cascade
 from texturevlm_lab.evaluate.data import load_data

@@ -4,7 +4,7 @@
 
 Each box of an answer that OCR reads in the full image is shrunk (means of equal cells, enlarged again, as by `resized`)
 until it is a given number of token pixels tall, and read again. Then the same at equal token area, but shrunk more
-across than down, and the reverse. The legibility curve (ops/legibility.py), the costs of stretching (allocate/value.py)
+across than down, and the reverse. The legibility curve (relevance/maps.py), the costs of stretching (allocate/value.py)
 and the threshold of `recall` come from here, so it measures `train` pages: those that judge must not fit. Pages at half
 size (docvqa_half) are enlarged to the size of the data set's pages before OCR.
 """

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.channels.saliency import saliency
+from texturevlm.channels.structure import saliency
 from texturevlm.channels.text import text_map
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
-from texturevlm.relevance.features import FEATURE_NAMES, word_features
-from texturevlm.relevance.layout import layout_of
+from texturevlm.relevance.features import FEATURE_NAMES, layout_of, word_features
 from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import answer_probability, overlaps, spread, words_map
 from texturevlm_lab.evaluate.data import Sample, load_data

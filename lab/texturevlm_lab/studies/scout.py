@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from texturevlm.channels.saliency import centre_prior
+from texturevlm.channels.structure import centre_prior
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from texturevlm.ask.prompted import Prompted
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
-from texturevlm.ops.pyramid import laplacian_pyramid
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.train.asked import AskedSettings, answer_scores, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.gains import Gain, gains_table
+from texturevlm_lab.train.laplacian import laplacian_pyramid
 
 BANDS = 4  # the last one is what is left: the coarse picture
 RIDGE = 1e-2  # of the mean variance of a feature, in the decoders that are compared

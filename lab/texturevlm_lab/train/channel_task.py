@@ -20,8 +20,13 @@ from torch import Tensor
 from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
-from texturevlm.relevance.channel_features import CHANNEL_FEATURES, cell_features, channel_layers
-from texturevlm.relevance.channel_form import IMAGE_KINDS, ChannelForm
+from texturevlm.relevance.channel_logits import (
+    CHANNEL_FEATURES,
+    IMAGE_KINDS,
+    ChannelForm,
+    cell_features,
+    channel_layers,
+)
 from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.prepared import image_maps
 from texturevlm.relevance.words import overlaps

@@ -19,8 +19,8 @@ from torch.nn import functional
 from texturevlm.check import check_count
 from texturevlm.scout.question import encode
 from texturevlm.scout.ranker import WIDTHS, Ranker
+from texturevlm.scout.scout import load_module
 from texturevlm.scout.spotter import SPOT, Spots, Spotter
-from texturevlm.scout.weights import load_module
 from texturevlm_lab.train.fit import draw_examples
 from texturevlm_lab.train.pages import CHARTS, ONE_ANSWER, TrainingPage, held_out, load_pages
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from texturevlm.progress import Progress
-from texturevlm.relevance.features import FEATURE_NAMES, word_features
-from texturevlm.relevance.layout import PageLayout, layout_of
+from texturevlm.relevance.features import FEATURE_NAMES, PageLayout, layout_of, word_features
 from texturevlm.relevance.ocr import Page, load_page
 from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms

@@ -6,10 +6,10 @@ import torch
 from PIL import Image
 
 from tests.conftest import worst
-from texturevlm.channels.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 from texturevlm.commands.arguments import Parser
 from texturevlm.paths import image_paths
 from texturevlm_lab.commands.weights import add_weights
+from texturevlm_lab.train.pca import HeldOut, Moments, fit_pca, neighbours_kept, principal
 
 
 def features_like(images=40, width=48, side=6, decay=0.8):

@@ -19,10 +19,12 @@ import ctypes
 import os
 import struct
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from texturevlm.cuda.compiler import SCALARS, compile_source
 from texturevlm.cuda.struct import constants
@@ -144,3 +146,19 @@ def _load(key: tuple[Any, ...], define: dict[str, int]) -> Any:
         kernel = checked(driver.cuLibraryGetKernel(library, name.encode()), f"finding {name} in {source}")
         _kernels[key] = int(kernel)
         return _kernels[key]
+
+
+_tables: dict[tuple[Any, ...], Tensor] = {}
+
+
+def device_constant(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of fixed values on a device, the same one for every call.
+
+    values: numbers, or tuples of numbers
+    It is never freed, unlike an entry of an lru_cache, so that a captured graph may read it at any time.
+    """
+    key = (tuple(values), dtype, device)
+    if key not in _tables:
+        # setdefault: two threads that come here at once must go on with the same tensor.
+        _tables.setdefault(key, torch.tensor(key[0], dtype=dtype).to(device))
+    return _tables[key]

@@ -1,11 +1,10 @@
-"""Gaussian and Laplacian pyramids (Burt and Adelson, 1983).
+"""The Laplacian pyramid (Burt and Adelson, 1983): band-passes of an image, and what is left.
 
 Unlike a mip chain, which averages areas and rounds extents down, these keep every second sample of a smoothed image
 and round extents up, so that texel i of a level sits exactly on texel 2i of the finer one.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,71 +12,33 @@ from torch import Tensor
 from texturevlm.check import check_count, check_floating, check_shapes
 
 
-def gaussian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor]:
-    """Smooth with [1, 4, 6, 4, 1] / 16 along both axes, keep the even samples, repeat.
-
-    image:  (B, C, H, W), floating point, any extent from 1 x 1
-    levels: how many to return, the image included; None goes down to 1 x 1
-    returns finest first, each (B, C, H_l, W_l) with H_{l+1} = ceil(H_l / 2); entry 0 is the image itself, not a copy
-
-    Outside, the image is mirrored about its border texels, which are not repeated (reflect-101, as in OpenCV's
-    pyrDown). Differentiable.
-    """
-    return _smoothed(image, _check_image("gaussian_pyramid", image, levels))
-
-
 def laplacian_pyramid(image: Tensor, *, levels: int | None = None) -> list[Tensor]:
     """What each level of the Gaussian pyramid adds to the next coarser one.
 
+    A level is smoothed with [1, 4, 6, 4, 1] / 16 along both axes, and its even samples are the next. Outside, the image
+    is mirrored about its border texels, which are not repeated (reflect-101, as in OpenCV's pyrDown).
+
     image:  (B, C, H, W), floating point, any extent from 1 x 1
     levels: how many to return, the residual included; None goes down to 1 x 1
-    returns the band-passes, finest first, then the low-pass residual; shapes as in `gaussian_pyramid`
+    returns the band-passes, finest first, then the low-pass residual: (B, C, H_l, W_l) with H_{l+1} = ceil(H_l / 2)
 
     A coarse level is brought up with the same 5 taps on the zero-filled fine grid, mirrored like the image.
-    Differentiable; `laplacian_reconstruct` undoes it up to rounding.
+    Differentiable.
     """
-    smooth = _smoothed(image, _check_image("laplacian_pyramid", image, levels))
+    sizes = check_shapes("laplacian_pyramid", image=(image, "B C H W"))
+    check_floating("laplacian_pyramid", image=image)
+    extent = max(sizes["H"], sizes["W"])
+    if min(sizes["H"], sizes["W"]) < 1:
+        raise ValueError(f"laplacian_pyramid: image must be at least 1 x 1, got {sizes['H']} x {sizes['W']}")
+    most = 1 + (extent - 1).bit_length()  # halving and rounding up reaches 1 after ceil(log2(extent)) steps
+    count = most if levels is None else check_count("laplacian_pyramid", "levels", levels, 1, most)
+    smooth = [image]
+    for _ in range(count - 1):
+        smooth.append(_reduce(_reduce(smooth[-1], 2), 3))
     return [*(fine - _expand_to(coarse, fine) for fine, coarse in pairwise(smooth)), smooth[-1]]
 
 
-def laplacian_reconstruct(bands: Sequence[Tensor]) -> Tensor:
-    """Sum a Laplacian pyramid back into its image.
-
-    bands: as `laplacian_pyramid` returns them: (B, C, H_l, W_l), finest first, H_{l+1} = ceil(H_l / 2)
-    returns (B, C, H, W), the extents of bands[0]; differentiable
-    """
-    name = "laplacian_reconstruct"
-    if len(bands) == 0:
-        raise ValueError(f"{name}: bands must hold at least the residual, got none")
-    check_shapes(name, **{f"bands[{i}]": (band, f"B C H{i} W{i}") for i, band in enumerate(bands)})
-    check_floating(name, **{f"bands[{i}]": band for i, band in enumerate(bands)})
-    for i, (fine, coarse) in enumerate(pairwise(bands)):
-        wanted, got = tuple((n + 1) // 2 for n in fine.shape[2:]), tuple(coarse.shape[2:])
-        if got != wanted:
-            raise ValueError(f"{name}: bands[{i + 1}] must have extents {wanted}, half of bands[{i}]'s, got {got}")
-    image = bands[-1]
-    for band in reversed(bands[:-1]):
-        image = band + _expand_to(image, band)
-    return image
-
-
-def _smoothed(image: Tensor, levels: int) -> list[Tensor]:
-    return list(accumulate(range(levels - 1), lambda fine, _: _reduce(_reduce(fine, 2), 3), initial=image))
-
-
-def _check_image(function: str, image: Tensor, levels: int | None) -> int:
-    sizes = check_shapes(function, image=(image, "B C H W"))
-    check_floating(function, image=image)
-    extent = max(sizes["H"], sizes["W"])
-    if min(sizes["H"], sizes["W"]) < 1:
-        raise ValueError(f"{function}: image must be at least 1 x 1, got {sizes['H']} x {sizes['W']}")
-    most = 1 + (extent - 1).bit_length()  # halving and rounding up reaches 1 after ceil(log2(extent)) steps
-    return most if levels is None else check_count(function, "levels", levels, 1, most)
-
-
 # The taps are written as sums of slices, not as a convolution: cuDNN would round float32 to TF32 and autocast to half.
-
-
 def _reduce(x: Tensor, dim: int) -> Tensor:
     """Smooth along one axis and keep the even samples: extent n becomes ceil(n / 2)."""
     n = x.shape[dim]
