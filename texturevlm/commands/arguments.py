@@ -80,12 +80,6 @@ class Parser(argparse.ArgumentParser):
         self.add_count("--limit", "use N images, evenly spread (default: all)")
         self.add_argument("--skip-bad", action="store_true", help="report images that cannot be read, and continue")
 
-    def add_page_data(self) -> None:
-        """DATA, --words and --limit of the commands that learn from pages."""
-        self.add_argument("data", type=existing_path, metavar="DATA", help="folder of data sets with questions.jsonl")
-        self.add_option("--words", "CACHE", "folder of the words read by OCR", type=Path, required=True)
-        self.add_count("--limit", "at most N pages per data set (default: all)")
-
 
 def add_command(commands: Commands, name: str, run: Run, help: str, **more: Any) -> Parser:
     """The parser of a new command; `run` takes its options and returns the exit status."""

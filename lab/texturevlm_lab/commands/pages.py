@@ -12,13 +12,13 @@ _WORDINGS = ("asked", "held_out")
 def add_pages(commands: arguments.Commands) -> None:
     help = "pack the pages that the scout is trained on"
     parser = arguments.add_command(commands, "pack-pages", _pack_pages, help)
-    parser.add_page_data()
+    add_page_data(parser)
     parser.add_out("FOLDER")
     parser.add_option("--sets", "NAME", "data sets to pack (default: all of them)", nargs="+")
 
     help = "pack the pages that the reader is trained on"
     parser = arguments.add_command(commands, "pack-reader", _pack_reader, help)
-    parser.add_page_data()
+    add_page_data(parser)
     parser.add_out("FOLDER")
 
     help = "render synthetic pages, with their words as JSON, or with questions"
@@ -35,6 +35,13 @@ def add_pages(commands: arguments.Commands) -> None:
         "in wordings that training asked or held out: `texturevlm eval docvqa FOLDER` reads them (no --words, --size)"
     )
     parser.add_argument("--questions", choices=_WORDINGS, help=questions)
+
+
+def add_page_data(parser: arguments.Parser) -> None:
+    """DATA, --words and --limit of the commands that learn from pages."""
+    parser.add_argument("data", type=arguments.existing_path, metavar="DATA", help="data sets with questions.jsonl")
+    parser.add_option("--words", "CACHE", "folder of the words read by OCR", type=Path, required=True)
+    parser.add_count("--limit", "at most N pages per data set (default: all)")
 
 
 def _pack_pages(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
 from texturevlm.paths import image_paths
+from texturevlm_lab.commands.pages import add_page_data
 
 WEIGHTS = "model.safetensors"
 _MOST = 40e6  # bytes of the weights
@@ -27,7 +28,7 @@ def add_weights(commands: arguments.Commands) -> None:
 
     help = "train the word ranker of `--relevance words`"
     parser = arguments.add_command(commands, "fit-words", _fit_words, help)
-    parser.add_page_data()
+    add_page_data(parser)
     parser.add_out("FILE.json", "for the weights")
 
     help = "put the trained spotter and ranker into one file of weights"
