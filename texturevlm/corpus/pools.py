@@ -8,6 +8,7 @@ the corpus and the source must be reachable from every node under the same name.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -24,10 +25,11 @@ import torch
 
 from texturevlm.corpus.ledger import Manifest
 from texturevlm.corpus.sources import said
-from texturevlm.corpus.worker import OCR_LOG, UnitWorker
+from texturevlm.corpus.worker import UnitWorker
 
 PATIENCE = 1.0  # seconds until `next` gives up
 LEAVING = 10.0  # seconds that a worker without a unit has to end by itself
+OCR_LOG = logging.getLogger("texturevlm.relevance.words")
 DEVICE_LOST = 70  # status of a worker that ended because its GPU does
 
 
@@ -83,6 +85,12 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+def quiet_worker(url: str, **options: Any) -> UnitWorker:
+    """A worker that does not announce each page that is read by OCR."""
+    OCR_LOG.setLevel(logging.ERROR)
+    return UnitWorker(url, **options)
+
+
 def attempt(worker: UnitWorker, number: int, tries: int, tell: Any = None) -> Finished | Failed:
     """Run a unit; what it raises becomes an event."""
     try:
@@ -100,7 +108,7 @@ class InProcessPool:
 
     def __init__(self, url: str, *, device: str, threads: int) -> None:
         self._before = torch.get_num_threads(), OCR_LOG.level
-        self.worker = UnitWorker(url, device=device, threads=threads)
+        self.worker = quiet_worker(url, device=device, threads=threads)
         self.events: deque[Event] = deque()
 
     @property
@@ -217,7 +225,7 @@ def _serve(pipe: Connection, url: str, device: str, threads: int, slots: int) ->
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver is asked to stop, and stops its workers
     try:
-        worker = UnitWorker(url, device=device, threads=threads)
+        worker = quiet_worker(url, device=device, threads=threads)
     except Exception as error:  # said by the driver
         pipe.send(said(error))
         return
@@ -248,7 +256,7 @@ class _Actor:
     """A worker on a node of the cluster."""
 
     def __init__(self, url: str, device: str, threads: int) -> None:
-        self.worker = UnitWorker(url, device=device, threads=threads)
+        self.worker = quiet_worker(url, device=device, threads=threads)
 
     def ready(self) -> bool:
         return True

@@ -7,7 +7,6 @@ how fast anything is.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -32,7 +31,6 @@ from texturevlm.corpus.store import Store
 WINDOW = 64  # images, and
 WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first; up to twice that, so that the last batch is whole
 WAITING = 1  # windows that are decoded and wait
-OCR_LOG = logging.getLogger("texturevlm.relevance.words")
 STAGES = ("read", "decode", "choose", "encode", "write")
 Window = list[DecodedImage | Fault]
 Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and seconds by stage since the last call
@@ -92,7 +90,6 @@ class UnitWorker:
         # Sums depend on how work is split; and each thread that decodes would begin as many of torch's as there are
         # cores, which then wait for one another.
         torch.set_num_threads(1)
-        OCR_LOG.setLevel(logging.ERROR)  # of so many pages none is announced
         if self.device.type != "cpu":
             torch.backends.cudnn.deterministic = True  # else each process may pick another algorithm for the scout
         self.decode = decoder_of(find_decoder(self.recipe.decoder, self.device.type), self.device)
