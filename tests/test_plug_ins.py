@@ -13,7 +13,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.cli import main
 from texturevlm.corpus.build import check_recipe
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.relevance import client_scorers, reads_question
+from texturevlm.relevance import client_scorers, find_relevance, reads_question
 
 SOURCE = """
 import torch
@@ -71,10 +71,10 @@ def test_both_are_used_by_choose_tokens_and_compile(stranger, image, by):
     given = dict(zip(("allocator", "relevance"), how))
     texture = tv.Texture.open(image)
     chosen = tv.choose_tokens(texture, "where?", budget=20, patch=16, **given)
-    wanted = ALLOCATORS["resize"](texture, tv.find_relevance(texture, patch=16, relevance="none"), budget=10, patch=16)
+    wanted = ALLOCATORS["resize"](texture, find_relevance(texture, patch=16, relevance="none"), budget=10, patch=16)
     assert torch.equal(chosen.centre, wanted.centre)
     shared = tv.choose_tokens([texture, texture], "where?", budget=40, patch=16, share=True, **given)
-    assert len(shared) == 2 and tv.find_relevance(texture, "where?", relevance=how[1]).mass[0, 0, 0] > 0.85
+    assert len(shared) == 2 and find_relevance(texture, "where?", relevance=how[1]).mass[0, 0, 0] > 0.85
     look = tv.compile((96, 128), 20, patch=16, device="cpu", **given)
     assert torch.equal(look(image, "where?").allocation.centre, wanted.centre)
 
