@@ -101,7 +101,7 @@ def _ask(options: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
     answer = ""
-    with arguments.announced(f"reading {len(given)} pages") if document else nullcontext():
+    with arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}") if document else nullcontext():
         pieces = session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own)
     if document:
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(session.tokens_by_page.items()))
