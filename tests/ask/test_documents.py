@@ -6,7 +6,7 @@ from PIL import Image
 import texturevlm as tv
 from tests.ask import models
 from tests.pages.papers import WORDS, paper, pdf_of
-from texturevlm.ask import documents
+from texturevlm.ask import session as documents
 from texturevlm.ask.messages import IMAGE, conversation_with
 from texturevlm.vlm.trained import trained_as
 

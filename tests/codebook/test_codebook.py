@@ -5,7 +5,6 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ask.prompted import chosen_prompt
 from texturevlm.codebook import (
     Codebook,
     TokenFeatures,
@@ -18,6 +17,7 @@ from texturevlm.codebook import (
     tower_digest,
 )
 from texturevlm.codebook.nearest import kmeans, nearest
+from texturevlm_lab.evaluate.prompted import chosen_prompt
 
 WIDTH = 12
 

@@ -15,11 +15,10 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.packed import unpack
-from texturevlm.vlm.places import Places
+from texturevlm.vlm.families.vit import VisionTransformer
+from texturevlm.vlm.places import Places, unpack
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
-from texturevlm.vlm.vit import VisionTransformer
 
 QUESTION = "what is the total ?"
 VISUAL = [small.IMAGE, small.VIDEO]  # which a model with random weights might say

@@ -6,7 +6,7 @@ import torch
 from tests.vlm import small
 from tests.vlm.test_families import FAMILIES, QUESTION, logits
 from texturevlm import vlm
-from texturevlm.ask.prompted import batched_inputs, chosen_prompt
+from texturevlm_lab.evaluate.prompted import batched_inputs, chosen_prompt
 
 
 @pytest.fixture(params=list(FAMILIES), scope="module")

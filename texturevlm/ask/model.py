@@ -14,7 +14,6 @@ from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import attach, attached_to, hooked, network_of, released_with_hooks
-from texturevlm.ask.captured_models import CapturedModels
 from texturevlm.ask.config import (
     KINDS,
     OPTIONS,
@@ -24,13 +23,19 @@ from texturevlm.ask.config import (
     for_answers,
 )
 from texturevlm.ask.decoding import decoding, several_sequences
-from texturevlm.ask.documents import DocumentSession, check_document
-from texturevlm.ask.generation import Generator
+from texturevlm.ask.generation import CapturedModels, Generator
 from texturevlm.ask.looks import answer_by_looks
 from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.pretrained import find
-from texturevlm.ask.session import ImageSession
-from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
+from texturevlm.ask.session import (
+    DocumentSession,
+    ImageSession,
+    VideoOptions,
+    VideoSession,
+    check_document,
+    check_video_relevance,
+    is_video,
+)
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda.graph import nothing_collected

@@ -26,12 +26,10 @@ from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.attachment import attached_to, check_still_hooked, detach, hooked, none_attached
-from texturevlm.ask.attended import place_by_model
+from texturevlm.ask.attention import place_by_model
 from texturevlm.ask.config import SAVED, check_belongs, check_context, check_drawn, check_family_looks, write_settings
-from texturevlm.ask.layout import by_prompt
-from texturevlm.ask.messages import images_of, question_of, without_marks
-from texturevlm.ask.processor_videos import VideoPrompts, video_options
-from texturevlm.ask.questions import Questions
+from texturevlm.ask.layout import VideoPrompts, by_prompt, video_options
+from texturevlm.ask.messages import Questions, images_of, question_of, without_marks
 from texturevlm.channels.pretrained import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare

@@ -59,9 +59,7 @@ def _ask(options: argparse.Namespace) -> int:
 
     import texturevlm as tv
     from texturevlm.ask.config import AskConfig
-    from texturevlm.ask.documents import check_document
-    from texturevlm.ask.session import ImageSession
-    from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.ask.session import ImageSession, VideoOptions, check_document, is_video
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.placement.placement import check_budget

@@ -9,12 +9,11 @@ from typing import Any
 from torch import nn
 
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm.vlm.families import ENCODERS, FAMILIES
-from texturevlm.vlm.hook import HOOKS, ModelHook
-from texturevlm.vlm.stored import StoredFeatures
-from texturevlm.vlm.tokens import Tokens
-from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
+from texturevlm.vlm.hook import HOOKS, ModelHook, StoredFeatures
+from texturevlm.vlm.prompts import PromptImage
+from texturevlm.vlm.tokens import Tokens, grid_weights, own_grid, weighted
 
 OLDEST = (5, 10)  # of transformers: precomputed positions exist since then
 
@@ -56,8 +55,9 @@ __all__ = [
     "FAMILIES",
     "HOOKS",
     "Adapter",
-    "FixedBudget",
+    "CapturedPrefill",
     "ModelHook",
+    "PromptImage",
     "StoredFeatures",
     "Tokens",
     "adapt",

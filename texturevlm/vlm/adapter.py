@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -23,15 +23,21 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.offloaded import input_device
-from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
-from texturevlm.vlm.places import COORDINATES, Places, frame, places
-from texturevlm.vlm.probe import moves
+from texturevlm.vlm.modules import input_device, moves
+from texturevlm.vlm.places import COORDINATES, FINER, PICTURE, SEGMENT, Geometry, Places, frame, pack, places
 from texturevlm.vlm.prompts import Prompt, PromptImage, filled, pair, worded
-from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.tokens import Tokens, to_tokens
 from texturevlm.vlm.trained import trained_as
-from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
+from texturevlm.vlm.views import LEVELS, View, still_views
+
+
+@dataclass(frozen=True, eq=False)
+class OwnInput:
+    """Pixel inputs, and how many tokens they are."""
+
+    inputs: dict[str, Tensor]
+    tokens: int
+
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 HOOKED: WeakSet[nn.Module] = WeakSet()  # such models of this process
@@ -50,7 +56,7 @@ class Adapter(ABC):
     trained:   how the checkpoint was trained to read chosen tokens
     """
 
-    captured: ClassVar[bool] = False  # whether FixedBudget can capture it
+    captured: ClassVar[bool] = False  # whether CapturedPrefill can capture it
     videos: ClassVar[bool] = False
     grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model

@@ -21,11 +21,10 @@ from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import PrefillOutput, generate_behind
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
+from texturevlm.vlm.modules import addresses
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
-from texturevlm.vlm.upright import as_read
-from texturevlm.vlm.views import check_readable
-from texturevlm.vlm.weights import addresses
+from texturevlm.vlm.views import as_read, check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
 
@@ -46,7 +45,7 @@ class TowerOutput:
     sizes: Sequence[tuple[int, int]]
 
 
-class FixedBudget:
+class CapturedPrefill:
     """A Qwen model with a fixed number of tokens per image and one image per prompt.
 
     adapter:     of a Qwen model, which must stay on its device and in its dtype; `stale` says whether it did not
@@ -72,21 +71,21 @@ class FixedBudget:
         bucket: int = 32,
     ) -> None:
         self.adapter, self.masked = adapter, masked
-        self.budget = check_count("FixedBudget", "budget", budget, 1)
-        self.batch = check_count("FixedBudget", "batch", batch, 1)
-        self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
+        self.budget = check_count("CapturedPrefill", "budget", budget, 1)
+        self.batch = check_count("CapturedPrefill", "batch", batch, 1)
+        self.bucket = check_count("CapturedPrefill", "bucket", bucket, 1)
         trained = adapter.trained
         self.levels = check_choice(
-            "FixedBudget", "levels", trained.levels if levels is None else levels, adapter.levels
+            "CapturedPrefill", "levels", trained.levels if levels is None else levels, adapter.levels
         )
         coordinates = trained.coordinates if coordinates is None else coordinates
-        self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
+        self.coordinates = check_choice("CapturedPrefill", "coordinates", coordinates, COORDINATES)
         self.device = adapter.model.device
         spread = sorted({str(one.device) for one in adapter.model.parameters()})
         if len(spread) > 1:
-            raise ValueError(f"FixedBudget: model must be on one device, got parts on {' and '.join(spread)}")
+            raise ValueError(f"CapturedPrefill: model must be on one device, got parts on {' and '.join(spread)}")
         if "sliding_attention" in getattr(adapter.model.config.get_text_config(), "layer_types", ()):
-            raise ValueError("FixedBudget: model must attend to its whole prompt, got one with sliding windows")
+            raise ValueError("CapturedPrefill: model must attend to its whole prompt, got one with sliding windows")
         self._statistics = adapter.statistics(self.device)
         compiled = self.device.type == "cuda" if compiled is None else compiled
         # Prompts come in many lengths, images in one number of tokens.

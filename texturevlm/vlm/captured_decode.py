@@ -18,7 +18,7 @@ from torch.nn import functional
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops.split_attention import MASKED, MOST_PARTS, split_attention
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
-from texturevlm.vlm.weights import addresses
+from texturevlm.vlm.modules import addresses
 
 ROOM = 256  # buffers have a multiple of it in slots
 MANY = 2048  # slots from which one prompt reads them in parts side by side
@@ -140,7 +140,7 @@ class CapturedDecode:
 
     @property
     def stale(self) -> bool:
-        """As of FixedBudget."""
+        """As of CapturedPrefill."""
         return self._weights != addresses(self.adapter.model)
 
     def begin(self, caches: Sequence[Tensor], known: Sequence[KnownKeys], new: int) -> None:

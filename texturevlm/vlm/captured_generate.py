@@ -18,7 +18,7 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_decode import CapturedDecode, DenseKeys, KnownKeys
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 
 # A cache of prompts that the model read, and the arguments that it read them with → what is known of the keys in each
 # layer; None: the model goes on itself.

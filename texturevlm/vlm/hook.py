@@ -20,7 +20,10 @@ from texturevlm.vlm.captured_generate import KnownOf, dense_keys
 
 
 class CapturedModel(Protocol):
-    """A model in graphs that answers one prompt about one image, as FixedBudget does. budget: slots of its images"""
+    """A model in graphs that answers one prompt about one image, as CapturedPrefill does.
+
+    budget: slots of its images
+    """
 
     budget: int
 
@@ -183,3 +186,24 @@ def running(adapter: Adapter, hooks: Sequence[ModelHook], *, endings: Sequence[i
 def unknown_keys(cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
     """KnownOf of a model that decodes itself."""
     return None
+
+
+class StoredFeatures(ModelHook):
+    """The model gets features instead of running its tower.
+
+    features: as from `Adapter.embed`, for the views of one batch of prompts, in their order
+    """
+
+    def __init__(self, features: Sequence[Sequence[Tensor]]) -> None:
+        wrong = sorted({one.dim() for part in features for one in part} - {2})
+        if not features or wrong:
+            got = f"{len(features)} lists" + (f" with a tensor of {wrong[0]} dimensions" if wrong else "")
+            raise ValueError(f"StoredFeatures: features must be lists of (n, D), got {got}")
+        self.features = features
+
+    @contextmanager
+    def run(self, adapter: Adapter, *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
+        with ExitStack() as undo:
+            for one in adapter.replaced_tower(self.features):
+                undo.callback(one.remove)
+            yield dense_keys

@@ -23,8 +23,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
+from texturevlm.ask.answer import Request
 from texturevlm.ask.messages import conversation_with
-from texturevlm.ask.request import Request
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.pages import open_pages

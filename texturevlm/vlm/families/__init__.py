@@ -6,16 +6,9 @@
 from __future__ import annotations
 
 from texturevlm.vlm.adapter import Adapter
-from texturevlm.vlm.families.encoders import ClipEncoder, Encoder
-from texturevlm.vlm.families.gemma3 import Gemma3
-from texturevlm.vlm.families.glm4v import Glm4V
-from texturevlm.vlm.families.internvl import InternVL
-from texturevlm.vlm.families.llava import Llava, LlavaOnevision
-from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.families.qwen2_vl import Qwen2VL
-from texturevlm.vlm.families.qwen3_vl import Qwen3VL
-from texturevlm.vlm.families.qwen3_vl_moe import Qwen3VLMoe
-from texturevlm.vlm.families.smolvlm import SmolVLM
+from texturevlm.vlm.families.projected import Gemma3, InternVL, Llava, LlavaOnevision, SmolVLM
+from texturevlm.vlm.families.qwen_vl import Glm4V, Qwen2_5_VL, Qwen2VL, Qwen3VL, Qwen3VLMoe
+from texturevlm.vlm.families.vit import ClipEncoder, Encoder
 
 # model_type of a config → the adapter, and transformers' class of the model
 FAMILIES: dict[str, tuple[type[Adapter], str]] = {

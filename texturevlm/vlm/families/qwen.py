@@ -15,14 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.adapter import Adapter, OwnInput
 from texturevlm.vlm.loops import tower_loop
-from texturevlm.vlm.mrope import mrope_positions
-from texturevlm.vlm.override import Override
-from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
-from texturevlm.vlm.places import COORDINATES, grid_for
-from texturevlm.vlm.probe import ignored_argument
+from texturevlm.vlm.modules import Override, ignored_argument
+from texturevlm.vlm.places import COORDINATES, FINER, PICTURE, Geometry, grid_for, is_packed, mrope_positions, unpack
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
