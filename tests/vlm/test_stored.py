@@ -11,7 +11,7 @@ from texturevlm_lab.evaluate.prompted import batched_inputs, chosen_prompt
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    if not hasattr(small.transformers, vlm.FAMILIES[request.param][1]):
+    if not hasattr(small.transformers, vlm.FAMILIES[request.param].architecture):
         pytest.skip(f"{request.param} is not in transformers {small.transformers.__version__}")
     return small.built(FAMILIES, request.param)
 

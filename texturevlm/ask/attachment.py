@@ -69,8 +69,8 @@ def network_of(function: str, model: Any) -> Any:
     network = unwrapped(model)
     family = getattr(getattr(network, "config", None), "model_type", type(network).__name__)
     check_choice(function, "model", family, FAMILIES)
-    wanted = FAMILIES[family][1]
-    if wanted not in [one.__name__ for one in type(network).__mro__]:
+    wanted = FAMILIES[family].architecture.rpartition(":")[2]
+    if wanted not in [kind.__name__ for kind in type(network).__mro__]:
         raise TypeError(f"{function}: model must be a {wanted}, got {type(network).__name__}")
     return network
 

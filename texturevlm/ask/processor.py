@@ -27,7 +27,15 @@ from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.attachment import attached_to, check_still_hooked, detach, hooked, none_attached
 from texturevlm.ask.attention import place_by_model
-from texturevlm.ask.config import SAVED, check_belongs, check_context, check_drawn, check_family_looks, write_settings
+from texturevlm.ask.config import (
+    SAVED,
+    check_belongs,
+    check_context,
+    check_drawn,
+    check_family_looks,
+    several,
+    write_settings,
+)
 from texturevlm.ask.layout import VideoPrompts, by_prompt, video_options
 from texturevlm.ask.messages import Questions, images_of, question_of, without_marks
 from texturevlm.channels.pretrained import HUB_OPTIONS
@@ -90,7 +98,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
         self.allocator, self.relevance, self.turn = allocator, relevance, how.turn
         check_context("TextureProcessor", budget, config)
-        for name in [relevance] if isinstance(relevance, str) else relevance:
+        for name in several(relevance):
             check_family_looks("TextureProcessor", 1, config, name)
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
@@ -174,8 +182,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         that was wrapped (Qwen's needs torchvision); of the parts that `load_vlm` loaded it makes only a tokenizer.
         push_to_hub, options: as for transformers' `push_to_hub`; repo_id is the name of the folder unless it is given
         """
-        if not isinstance(self.allocator, str):
-            raise ValueError(f"save_pretrained: allocator must be a name to be saved, got {self.allocator!r:.60}")
+        for option, given in [
+            ("allocator", self.allocator),
+            *(("relevance", name) for name in several(self.relevance)),
+        ]:
+            if not isinstance(given, str):
+                raise ValueError(f"save_pretrained: {option} must be a name to be saved, got {given!r:.60}")
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         saved = self.processor.save_pretrained(folder)
@@ -314,7 +326,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def config_for(self, images: int) -> TokenConfig:
         """How the tokens of a prompt with so many images are placed: what may be several is drawn."""
-        relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+        names = several(self.relevance)
+        relevance = names[0] if len(names) == 1 else random.choice(names)
         finer, side = self.adapter.trained.finer, self.adapter.side
         budget = self._drawn_budget(images)
         return TokenConfig(budget, self.allocator, relevance, turn=self.turn, finer=finer, patch=side)

@@ -33,13 +33,12 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
 def adapter_for(config: Any, processor: Any = None, *, name: str = "a model without config") -> Adapter:
     """The adapter of a config's family, not yet bound to a model."""
     family = getattr(config, "model_type", name)
-    known = {**{kind: adapter for kind, (adapter, _) in FAMILIES.items()}, **ENCODERS}
-    if family not in known:
-        raise ValueError(f"adapt: model must be one of {', '.join(known)}, got {family}")
+    if family not in ENCODERS and family not in FAMILIES:
+        raise ValueError(f"adapt: model must be one of {', '.join([*FAMILIES, *ENCODERS])}, got {family}")
     if (version := installed()) < OLDEST:
-        wanted, got = (".".join(map(str, one)) for one in (OLDEST, version))
+        wanted, got = (".".join(map(str, numbers)) for numbers in (OLDEST, version))
         raise ImportError(f"adapt: transformers must be {wanted} or newer, got {got}")
-    return known[family](config, processor)
+    return (ENCODERS.get(family) or FAMILIES[family])(config, processor)
 
 
 def installed() -> tuple[int, int]:

@@ -1,8 +1,7 @@
 """The contract of a model family: what a processor must know of it, and how its model takes packed rows.
 
 An adapter is made from a model's config and its processor alone, so that tokens can be chosen in another process than
-the model's. `bind` hooks a model, and `restore` removes the hooks. A family is one file with one subclass, and one line
-in `FAMILIES`.
+the model's. `bind` hooks a model, and `restore` removes the hooks. A family is one subclass and one line in `FAMILIES`.
 
 A token is `side` × `side` samples: `merge` × `merge` patches of the vision tower, which the model's own merger, pooling
 or pixel shuffle turns into one embedding. Each patch has a position of its own.
@@ -56,6 +55,7 @@ class Adapter(ABC):
     trained:   how the checkpoint was trained to read chosen tokens
     """
 
+    architecture: ClassVar[str]  # of the model: the name of its class in transformers, or "package.module:name"
     captured: ClassVar[bool] = False  # whether CapturedPrefill can capture it
     videos: ClassVar[bool] = False
     grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)

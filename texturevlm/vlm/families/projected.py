@@ -188,6 +188,7 @@ class GroupedAdapter(ProjectedAdapter):
 class Llava(ProjectedAdapter):
     """LLaVA-1.5."""
 
+    architecture = "LlavaForConditionalGeneration"
     normalisation = CLIP
 
     def tower_of(self, model: Any) -> Any:
@@ -219,6 +220,7 @@ class Llava(ProjectedAdapter):
 class LlavaOnevision(Llava):
     """LLaVA-OneVision, whose images end with a token for a new line."""
 
+    architecture = "LlavaOnevisionForConditionalGeneration"
     normalisation = CENTRED
 
     def length(self, tokens: int) -> int:
@@ -229,6 +231,7 @@ class LlavaOnevision(Llava):
 
 
 class Gemma3(GroupedAdapter):
+    architecture = "Gemma3ForConditionalGeneration"
     normalisation = CENTRED
     two_looks = False  # layers have rotary embeddings of two kinds
 
@@ -263,6 +266,7 @@ class Gemma3(GroupedAdapter):
 
 
 class InternVL(GroupedAdapter):
+    architecture = "InternVLForConditionalGeneration"
     normalisation = IMAGENET
 
     def __init__(self, config: Any, processor: Any = None) -> None:
@@ -296,6 +300,7 @@ AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"  # as the stock pro
 
 
 class SmolVLM(GroupedAdapter):
+    architecture = "SmolVLMForConditionalGeneration"
     normalisation = CENTRED
 
     def patches_across(self, config: Any) -> int:

@@ -19,6 +19,7 @@ from texturevlm.vlm.views import LEVELS, View
 
 
 class Qwen2VL(QwenAdapter):
+    architecture = "Qwen2VLForConditionalGeneration"
     normalisation = CLIP
 
     def moment(self, view: View) -> Tensor:
@@ -27,6 +28,7 @@ class Qwen2VL(QwenAdapter):
 
 
 class Qwen2_5_VL(QwenAdapter):
+    architecture = "Qwen2_5_VLForConditionalGeneration"
     normalisation = CLIP
 
     def tower_arguments(self, patch: Tensor, extent: Tensor, begins: Tensor) -> dict[str, Tensor]:
@@ -62,6 +64,7 @@ class Qwen2_5_VL(QwenAdapter):
 
 
 class Qwen3VL(QwenAdapter):
+    architecture = "Qwen3VLForConditionalGeneration"
     normalisation = CENTRED
     levels = LEVELS
 
@@ -103,10 +106,12 @@ class Qwen3VL(QwenAdapter):
 
 
 class Qwen3VLMoe(Qwen3VL):
+    architecture = "Qwen3VLMoeForConditionalGeneration"
     captured = False
 
 
 class Glm4V(QwenAdapter):
+    architecture = "Glm4vForConditionalGeneration"
     normalisation = CLIP
     captured = False
     grows = False
@@ -168,3 +173,9 @@ class Glm4V(QwenAdapter):
         whole = given["lengths"].sum()[None]
         shape = torch.ones(1, 3, dtype=torch.int64, device=whole.device)
         return (), given | {"lengths": whole, "image_shapes": shape, "h_coords": down, "w_coords": across}
+
+
+class Glm4VMoe(Glm4V):
+    """GLM-4.5V: GLM-4.1V with a mixture of experts."""
+
+    architecture = "Glm4vMoeForConditionalGeneration"
