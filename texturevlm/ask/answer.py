@@ -181,7 +181,7 @@ def length_of(ids: Sequence[int], ends: Sequence[int], pad: int | None) -> int:
     ends: ids that end an answer
     pad:  what follows an answer that was stopped otherwise; None if none can be
     """
-    length = next((at + 1 for at, one in enumerate(ids) if one in ends), len(ids))
+    length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
     while length > 1 and ids[length - 1] == pad:
         length -= 1
     return length

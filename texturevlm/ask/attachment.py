@@ -61,7 +61,7 @@ def attach(
 
 def attached_to(processor: Any) -> Any:
     """The model that a processor is attached to, or None."""
-    return next((network for one, network in _ATTACHED.items() if one is processor), None)
+    return next((network for known, network in _ATTACHED.items() if known is processor), None)
 
 
 def network_of(function: str, model: Any) -> Any:
@@ -86,7 +86,7 @@ def detach(attached: Any) -> Any:
 
     if isinstance(attached, (nn.Module, VLM)):
         network = unwrapped(attached)
-        for processor in [one for one, other in _ATTACHED.items() if other is network]:
+        for processor in [known for known, other in _ATTACHED.items() if other is network]:
             del _ATTACHED[processor]
     elif isinstance(attached, TextureProcessor):
         network = _ATTACHED.pop(attached, None)
@@ -99,7 +99,7 @@ def detach(attached: Any) -> Any:
         adapter = getattr(network, ATTRIBUTE, None)
         if adapter is not None:
             adapter.restore()
-        for asking in [one for one in _ASKING if one.model is network]:
+        for asking in [vlm for vlm in _ASKING if vlm.model is network]:
             asking.release()
     return network
 

@@ -80,13 +80,13 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
     entropy, even = parts.sum(), math.log(max(2, int((together > 0).sum())))
     undecided = (entropy / even).clamp(0, 1)
     worth = (1 - undecided) * together + undecided * parts / entropy.clamp(min=1e-30)
-    split = worth.split([len(one) for one in attention])
-    return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
+    split = worth.split([len(own) for own in attention])
+    return [_painted(own, allocation) for own, allocation in zip(split, allocations)]
 
 
 def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice, normed: bool) -> Tensor:
     """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
-    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary, normed))
+    query, key = (heads[0].float() for heads in query_and_key(attention, hidden, *rotary, normed))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)
@@ -102,8 +102,8 @@ def _by_slot(
         own = weights[taken : taken + len(view)]
         found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
         taken += adapter.length(len(view))
-    total = torch.stack([one.sum() for one in found]).sum().clamp(min=1e-30)
-    return [one / total for one in found]
+    total = torch.stack([own.sum() for own in found]).sum().clamp(min=1e-30)
+    return [own / total for own in found]
 
 
 def _painted(worth: Tensor, allocation: Allocation) -> Tensor:

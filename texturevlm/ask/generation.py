@@ -106,7 +106,7 @@ class CapturedModels:
         """
         checkpoint = getattr(self.adapter.model, "generation_config", None)
         if (
-            not (self.wanted and self.adapter.captured and any(not one.repaints for one in asked[0].hooks))
+            not (self.wanted and self.adapter.captured and any(not hook.repaints for hook in asked[0].hooks))
             or not_captured_because(options, checkpoint) is not None
         ):
             self.decode = None
@@ -133,13 +133,13 @@ class CapturedModels:
         return self.together[count]
 
     def _not_captured_because(self, asked: Sequence[Request], options: Mapping[str, Any]) -> str | None:
-        slots, images, hooks = self.processor.budget, {len(one.textures) for one in asked}, asked[0].hooks
+        slots, images, hooks = self.processor.budget, {len(request.textures) for request in asked}, asked[0].hooks
         if not self.adapter.captured:
             return f"models of {type(self.adapter).__name__} are not captured"
         for hook in hooks:
             if reason := hook.not_captured_because():
                 return reason
-        if any(one.clip is not None for one in asked):
+        if any(request.clip is not None for request in asked):
             return "videos are not captured"
         if images != {1}:
             return f"one image per question is captured, and these were {max(images)}"
@@ -149,7 +149,7 @@ class CapturedModels:
             return "several questions to a model that hooks change are not captured"
         if len(hooks) > 1:
             return "a model that several hooks change is not captured"
-        if any(one.textures[0].pages is not None for one in asked):
+        if any(request.textures[0].pages is not None for request in asked):
             return "images that are read by pages are not captured"
         if has_column(asked, "weight"):
             return "weighted tokens are not captured"
@@ -276,20 +276,20 @@ class Generator:
 
     def _generate(self, asked: Sequence[Request], fixed: CapturedModel | None) -> Callable[..., Any]:
         if fixed is not None:
-            slots = [in_slots(one.placements[0].allocation, fixed.budget) for one in asked]
+            slots = [in_slots(request.placements[0].allocation, fixed.budget) for request in asked]
             if len(asked) == 1:
                 return partial(fixed.generate, asked[0].prompt, asked[0].textures[0], slots[0])
             assert isinstance(fixed, CapturedPrefill)
-            prompts, images = [one.prompt for one in asked], [one.textures[0] for one in asked]
+            prompts, images = [request.prompt for request in asked], [request.textures[0] for request in asked]
             return partial(fixed.generate_each, prompts, images, slots)
-        if any(one.clip is not None for one in asked):
+        if any(request.clip is not None for request in asked):
             return partial(_generate_clips, self.adapter, asked)
-        allocations = [[one.allocation for one in own.placements] for own in asked]
+        allocations = [[placed.allocation for placed in own.placements] for own in asked]
         more: dict[str, Any] = {}
         for name, column in (("weights", "weight"), ("pixels", "pixels")):
             if has_column(asked, column):
-                more[name] = [[getattr(one, column) for one in own.placements] for own in asked]
-        prompts, textures = [one.prompt for one in asked], [one.textures for one in asked]
+                more[name] = [[getattr(placed, column) for placed in own.placements] for own in asked]
+        prompts, textures = [request.prompt for request in asked], [request.textures for request in asked]
         return partial(self.adapter.generate, prompts, textures, allocations, **more)
 
     def _doubts(self, found: Any, prompts: int) -> list[float | None]:
@@ -315,12 +315,12 @@ def _generate_clips(
     **options: Any,
 ) -> Any:
     """The ids of the answers to questions about videos. levels: the views were made with them"""
-    clips = [one.clip for one in asked if one.clip is not None]
+    clips = [request.clip for request in asked if request.clip is not None]
     if len(clips) != len(asked):
         raise ValueError("ask: questions that are answered together must all be about videos, or all about images")
     ids = [
-        adapter.spell(one.prompt, [], [adapter.filling(group, group[0].fps) for group in groups])
-        for one, groups in zip(asked, clips)
+        adapter.spell(request.prompt, [], [adapter.filling(group, group[0].fps) for group in groups])
+        for request, groups in zip(asked, clips)
     ]
     views = [view for groups in clips for group in groups for view in group]
     inputs = adapter.assemble(ids, views, coordinates=coordinates)

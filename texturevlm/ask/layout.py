@@ -26,17 +26,17 @@ def by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:
     if (
         isinstance(images, (list, tuple))
         and len(images) == len(counts)
-        and all(isinstance(one, (list, tuple)) for one in images)
+        and all(isinstance(own, (list, tuple)) for own in images)
     ):
-        nested = [_flat(one) for one in images]
+        nested = [_flat(own) for own in images]
     else:
         flat = iter(_flat(images))
         nested = [[image for _, image in zip(range(count), flat)] for count in counts]
         nested[-1] += list(flat)
-    if [len(one) for one in nested] != list(counts):
+    if [len(own) for own in nested] != list(counts):
         raise ValueError(
             f"processor: each text must have one placeholder per image, got {list(counts)} placeholders for "
-            f"{[len(one) for one in nested]} images"
+            f"{[len(own) for own in nested]} images"
         )
     return nested
 
@@ -76,7 +76,7 @@ class VideoPrompts:
         check_video_relevance("processor", how.relevance)
         self.adapter, self.fps, self.how = adapter, fps or FPS, how
         self.mark = adapter.word(adapter.config.video_token_id)
-        around = sorted((one for one in adapter.marks if self.mark in one), key=len, reverse=True)
+        around = sorted((mark for mark in adapter.marks if self.mark in mark), key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, around)))
 
     def fill(
@@ -107,8 +107,8 @@ class VideoPrompts:
         shown = choose_clip(moments, question, replace(self.how, budget=budget))
         levels = self.adapter.trained.levels
         views = [
-            moment_view(one.pixels, one.allocation, levels=levels, number=index, seconds=one.time, fps=fps)
-            for index, one in enumerate(shown)
+            moment_view(moment.pixels, moment.allocation, levels=levels, number=index, seconds=moment.time, fps=fps)
+            for index, moment in enumerate(shown)
         ]
         (group,) = self.adapter.clip_groups(views)
         return list(group)
@@ -129,16 +129,16 @@ def _by_text(videos: Any, counts: Sequence[int]) -> list[list[Any]]:
 def _flat_videos(videos: Any) -> list[Any]:
     """A list of videos; a list of single images is one."""
     if isinstance(videos, (list, tuple)):
-        if videos and all(_is_frame(one) for one in videos):
+        if videos and all(_is_frame(part) for part in videos):
             return [list(videos)]
-        return [video for one in videos for video in _flat_videos(one)]
+        return [video for part in videos for video in _flat_videos(part)]
     return [videos]
 
 
-def _is_frame(one: Any) -> bool:
-    if isinstance(one, (np.ndarray, Tensor)):
-        return one.ndim == 3
-    return not isinstance(one, (list, tuple)) and not is_video(one)
+def _is_frame(given: Any) -> bool:
+    if isinstance(given, (np.ndarray, Tensor)):
+        return given.ndim == 3
+    return not isinstance(given, (list, tuple)) and not is_video(given)
 
 
 def video_options(options: dict[str, Any]) -> float | None:

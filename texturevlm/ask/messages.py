@@ -34,7 +34,7 @@ def are_messages(given: Any) -> bool:
     if is_conversation(given):
         return "role" in given[0]
     nested = isinstance(given, (list, tuple)) and bool(given)
-    return nested and all(is_conversation(one) and "role" in one[0] for one in given)
+    return nested and all(is_conversation(part) and "role" in part[0] for part in given)
 
 
 def question_in(function: str, prompt: Any) -> str:
@@ -109,7 +109,7 @@ def conversation_with(
         return conversation_about(images, prompt, marks, block, names)
     pictures, films = images_of(prompt), videos_of(prompt)
     held = pictures + films
-    if held and apart and any(one is not None for one in held):
+    if held and apart and any(image is not None for image in held):
         raise ValueError("ask: images must be given apart or inside the messages, got both")
     found = [{**message, "content": _plain_blocks(message["content"], marks)} for message in prompt]
     if films and not pictures:
@@ -132,7 +132,10 @@ def _named(blocks: list[Message], names: Sequence[str]) -> list[Message]:
 def _in_place_of_video(messages: list[Message], blocks: list[Message]) -> list[Message]:
     """The messages with these blocks where their video stands."""
     return [
-        {**message, "content": [part for one in message["content"] for part in (blocks if one == VIDEO else [one])]}
+        {
+            **message,
+            "content": [part for block in message["content"] for part in (blocks if block == VIDEO else [block])],
+        }
         for message in messages
     ]
 
@@ -141,7 +144,9 @@ def _check(function: str, conversation: Sequence[Message]) -> None:
     """Each message must have a role and content; one must be the user's."""
     for message in conversation:
         content = message.get("content") if isinstance(message, dict) else None
-        blocks = isinstance(content, (list, tuple)) and all(isinstance(one, dict) and "type" in one for one in content)
+        blocks = isinstance(content, (list, tuple)) and all(
+            isinstance(block, dict) and "type" in block for block in content
+        )
         if not (isinstance(content, str) or blocks) or "role" not in message:
             wanted = "a dict with a role and with content, which is text or a list of blocks with a type"
             raise ValueError(f"{function}: each message must be {wanted}, got {message!r:.80}")
@@ -209,7 +214,7 @@ class Questions:
     def remember(self, rendered: Any, questions: Sequence[str], template: Any = None) -> None:
         """Keep the questions of what a chat template gave, if that is text. template: None: the processor's own"""
         texts = [rendered] if isinstance(rendered, str) else rendered
-        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             return
         for text, question in zip(texts, questions):
             self._asked[text] = question, template
@@ -246,6 +251,6 @@ def _checked(texts: Sequence[str], question: str | Sequence[str]) -> list[str]:
     given = [question] if isinstance(question, str) else list(question)
     if len(given) != len(texts):
         raise ValueError(f"processor: question must be one per text ({len(texts)}), got {len(given)}")
-    if wrong := [one for one in given if not isinstance(one, str)]:
+    if wrong := [text for text in given if not isinstance(text, str)]:
         raise TypeError(f"processor: question must be a text or a list of texts, got {type(wrong[0]).__name__}")
     return given

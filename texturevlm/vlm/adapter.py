@@ -371,7 +371,7 @@ class Adapter(ABC):
 
     def text_inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """The inputs that follow from token ids, padded on the left, on the CPU."""
-        length = max(len(one) for one in ids)
+        length = max(len(prompt) for prompt in ids)
         input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
         mask = torch.zeros_like(input_ids)
         for sample, own in enumerate(ids):
@@ -462,7 +462,7 @@ class Adapter(ABC):
         """Checked levels and coordinates; those of the checkpoint where none are given."""
         levels = self.trained.levels if levels is None else levels
         coordinates = self.trained.coordinates if coordinates is None else coordinates
-        known = [one for one in allowed if one in self.coordinates]
+        known = [name for name in allowed if name in self.coordinates]
         check_choice(function, "levels", levels, self.levels)
         return levels, check_choice(function, "coordinates", coordinates, known)
 

@@ -79,7 +79,7 @@ class GrowingPrompt:
         views: of the pictures, in order
         """
         position, delta = self._positions(ids, views)
-        left = [index for index, one in enumerate(ids) if one in self.adapter.visual_ids]
+        left = [index for index, token in enumerate(ids) if token in self.adapter.visual_ids]
         for view in views:
             self.starts.append(position[0, 0, left[0]] - float(self.adapter.moment(view)[0]))
             left = left[len(view) :]
@@ -97,7 +97,7 @@ class GrowingPrompt:
         token = self.adapter.places(view, self.coordinates).token.to(self.position)
         place = torch.cat([moment, token], 1).T[:, None] + self.starts[picture]
         both = view if beside is None else joined_views([beside, view])
-        embeds = [one[-len(view) :] for one in self._embedded([both])]
+        embeds = [part[-len(view) :] for part in self._embedded([both])]
         self._run([self.adapter.visual_ids[view.video]] * len(view), place, embeds)
 
     def answer(self, ids: Sequence[int], **options: Any) -> Any:
@@ -193,7 +193,7 @@ class GrowingPrompt:
         """What the tower makes of all views together: (n, D) each, the tokens, then those for DeepStack."""
         if not views:
             return []
-        return [torch.cat(one) for one in self.adapter.embed(views, coordinates=self.coordinates)]
+        return [torch.cat(parts) for parts in self.adapter.embed(views, coordinates=self.coordinates)]
 
     def _positions(self, ids: Sequence[int], views: Sequence[View]) -> tuple[Tensor, int]:
         """(3, 1, n), and by how much the text behind is further than the number of ids."""
@@ -268,7 +268,7 @@ class TokenMemory:
         """Put tokens into slots. embeds: (n, D), then those for DeepStack; text has none of these"""
         index = self._index(slots)
         self.live.index_fill_(0, index, True)
-        given = torch.stack([one.to(self.embeds) for one in embeds])
+        given = torch.stack([layer.to(self.embeds) for layer in embeds])
         self.embeds[: len(embeds)].index_copy_(1, index, given)
         self.embeds[len(embeds) :].index_fill_(1, index, 0.0)
 
@@ -290,7 +290,7 @@ class TokenMemory:
     @torch.no_grad()
     def turn(self) -> None:
         """Rotate all keys to where their tokens stand now."""
-        cos, sin = (one[0] for one in text_rotary(self.language, self.embeds[0][None], self.position[:, None]))
+        cos, sin = (part[0] for part in text_rotary(self.language, self.embeds[0][None], self.position[:, None]))
         self.turned.copy_(rotated(self.keys, cos, sin))
 
     @torch.no_grad()

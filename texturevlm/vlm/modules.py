@@ -82,7 +82,7 @@ def addresses(model: Any) -> list[Any]:
             weights += own.values()
         if own := module._buffers:
             weights += own.values()
-    return switches + [(one.data_ptr(), one.dtype) for one in weights if one is not None]
+    return switches + [(weight.data_ptr(), weight.dtype) for weight in weights if weight is not None]
 
 
 def input_device(model: Any) -> torch.device:
@@ -92,8 +92,8 @@ def input_device(model: Any) -> torch.device:
         return device
     for module in model.modules():
         hook = getattr(module, "_hf_hook", None)
-        for one in getattr(hook, "hooks", [hook]):
-            if (found := getattr(one, "execution_device", None)) is not None:
+        for part in getattr(hook, "hooks", [hook]):
+            if (found := getattr(part, "execution_device", None)) is not None:
                 return torch.device(found)
     return device
 
@@ -129,7 +129,7 @@ def ignored_argument(adapter: Any) -> str | None:
     noise = torch.Generator().manual_seed(0)
     pixels = 3 * torch.randn(len(apart.patch), adapter.row_width, generator=noise)
     rows = pack(pixels, apart, torch.ones(len(pixels), 1)).to(adapter.device, adapter.tower.dtype)
-    columns = (one.to(adapter.device) for one in (together.patch, together.extent, together.begins[:, 0] > 0))
+    columns = (part.to(adapter.device) for part in (together.patch, together.extent, together.begins[:, 0] > 0))
     right = partial(_output, adapter, rows)
     with torch.no_grad():
         expected = right()
@@ -140,13 +140,13 @@ def ignored_argument(adapter: Any) -> str | None:
     return None
 
 
-def moves(adapter: Any, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> bool:
+def moves(adapter: Any, first: Callable[[], Tensor], other: Callable[[], Tensor]) -> bool:
     """Whether two runs of the vision tower differ; in float32 if half precision hides a difference."""
     with torch.no_grad():
-        if not torch.equal(one(), other()):
+        if not torch.equal(first(), other()):
             return True
         with _in_float32(adapter.model):
-            return not torch.equal(one(), other())
+            return not torch.equal(first(), other())
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class Geometry:
 
     def of_tokens(self, merge: int) -> Geometry:
         """Only the first patch of each token."""
-        return Geometry(*(getattr(self, one.name)[:: merge**2] for one in fields(self)))
+        return Geometry(*(getattr(self, column.name)[:: merge**2] for column in fields(self)))
 
 
 NUMBERS = 10  # columns of a Geometry
@@ -140,7 +140,7 @@ COLUMNS = NUMBERS * PIECES + 1  # behind the pixels; the last one is the weight
 
 def pack(pixels: Tensor, geometry: Geometry, weight: Tensor) -> Tensor:
     """(N, W) pixels → (N, W + COLUMNS); gradients flow through the pixels and the weight (N, 1)."""
-    numbers = torch.cat([getattr(geometry, one.name) for one in fields(geometry)], -1).to(pixels.device)
+    numbers = torch.cat([getattr(geometry, column.name) for column in fields(geometry)], -1).to(pixels.device)
     pieces, rest = [], numbers.detach().float()
     for _ in range(PIECES):
         piece = rest.bfloat16().float()

@@ -51,12 +51,12 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     levels, coordinates: those that its family has
     """
     table = getattr(config, TABLE, None) or {}
-    known = [one.name for one in fields(Trained)]
+    known = [known_field.name for known_field in fields(Trained)]
     for name in table:
         check_choice("adapt", f"{TABLE} of config.json", name, known)
     found = Trained(**table)
     if (weights := found.confidence) is not None:
-        if len(weights) != CONFIDENCE or not all(isinstance(one, (int, float)) for one in weights):
+        if len(weights) != CONFIDENCE or not all(isinstance(weight, (int, float)) for weight in weights):
             wanted = f"{CONFIDENCE} numbers"
             raise ValueError(f"adapt: confidence in {TABLE} of config.json must be {wanted}, got {weights!r:.60}")
         found = replace(found, confidence=tuple(map(float, weights)))
@@ -69,6 +69,6 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     if "finer" in table:
         found = replace(found, finer=read_finer(table["finer"]))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
-    allowed = [one for one in coordinates if one in COORDINATES]
+    allowed = [name for name in coordinates if name in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
     return found

@@ -161,7 +161,7 @@ def video_view(function: str, picture: PromptImage, side: int, *, levels: str, m
         )
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
-    pixels = torch.stack([_colours(one, texture) for one in read], 1)[order]
+    pixels = torch.stack([_colours(part, texture) for part in read], 1)[order]
     view = _view(upright, picture.weight, 0, order, begins, pixels)
     return replace(view, moment=source[order], video=True, causal=levels == "causal")
 
@@ -290,7 +290,7 @@ def _connected(cell: Tensor) -> list[Tensor]:
         if torch.equal(lowest, label):
             break
         label = lowest
-    return [(label == one).nonzero()[:, 0] for one in label.unique()]
+    return [(label == number).nonzero()[:, 0] for number in label.unique()]
 
 
 ROUNDED = 10  # parts of a degree that angles of footprints are compared by
@@ -306,7 +306,8 @@ def as_read(function: str, allocation: Allocation) -> Allocation:
     values, so it waits for a GPU.
     """
     angles = {
-        reading_angle(function, allocation.each(itemgetter(slice(one, one + 1)))) for one in range(allocation.batch)
+        reading_angle(function, allocation.each(itemgetter(slice(image, image + 1))))
+        for image in range(allocation.batch)
     }
     if len(angles) > 1:
         raise ValueError(f"{function}: allocation must have one angle for all images of a batch, got {len(angles)}")

@@ -1,9 +1,9 @@
 """The families: one line per model_type.
 
-`qwen.py` holds what the Qwen and GLM families share, and `qwen_vl.py` what each of them has beside that; `projected.py`
-the families with a ViT and a projector; `vit.py` the vision transformers, also by themselves (ENCODERS). The contract
-of all is `../adapter.py`. A package adds a family with an entry point in the group `texturevlm.families`, named after the
-model_type of its config.
+`qwen.py` holds what the Qwen and GLM families share, and `qwen_vl.py` what each of them has beside that. `projected.py`
+has the families with a ViT and a projector, `vit.py` the vision transformers, also by themselves (ENCODERS). The
+contract of all is `../adapter.py`. A package adds a family with an entry point in the group `texturevlm.families`,
+named after the model_type of its config.
 """
 
 from __future__ import annotations

@@ -93,10 +93,10 @@ class ProjectedAdapter(Adapter):
 
         def stored(packed: Tensor, *, weighted: bool) -> list[Tensor]:
             counts = _counts(unpack(packed.flatten(0, -3), self.row_width)[1])
-            wanted, got = [count // self.merge**2 for count in counts if count], [len(one) for one in tokens]
+            wanted, got = [count // self.merge**2 for count in counts if count], [len(image) for image in tokens]
             if wanted != got:
                 raise ValueError(f"StoredFeatures: features must have {wanted} tokens, got {got}")
-            return [one.to(self.model.dtype) for one in tokens]
+            return [image.to(self.model.dtype) for image in tokens]
 
         yield Override(self, "_embedded", stored)
 
@@ -105,7 +105,7 @@ class ProjectedAdapter(Adapter):
             return self._features.original(pixel_values, *args, **kwargs)
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        images = [self.arranged(one) for one in self._embedded(pixel_values, weighted=True)]
+        images = [self.arranged(tokens) for tokens in self._embedded(pixel_values, weighted=True)]
         return BaseModelOutputWithPooling(pooler_output=self.returned(images))
 
     def _embedded(self, packed: Tensor, *, weighted: bool) -> list[Tensor]:
@@ -138,10 +138,10 @@ class ProjectedAdapter(Adapter):
         del inputs["pixel_values"]
         ends = (input_ids == self.config.image_token_id).sum(1).cumsum(0)
         counts = torch.tensor(_counts(unpack(rows, self.row_width)[1])) // self.merge**2
-        behind = torch.tensor([self.length(int(one)) for one in counts]).cumsum(0)
+        behind = torch.tensor([self.length(int(count)) for count in counts]).cumsum(0)
         prompt = torch.searchsorted(ends.cpu(), behind)
         input_ids, inputs = self._expansion.original(expand_size=expand_size, input_ids=input_ids, **inputs)
-        parts = [rows[prompt.to(rows.device) == one] for one in range(len(ends)) for _ in range(expand_size)]
+        parts = [rows[prompt.to(rows.device) == number] for number in range(len(ends)) for _ in range(expand_size)]
         return input_ids, inputs | {"pixel_values": torch.cat(parts)}
 
 
@@ -204,7 +204,7 @@ class Llava(ProjectedAdapter):
                 f"got {config.vision_feature_select_strategy!r}"
             )
         layers = [layers] if isinstance(layers, int) else layers
-        return torch.cat([one[:, front:] for one in self.tower.run_layers(pixels, patch, layers)], -1)
+        return torch.cat([layer[:, front:] for layer in self.tower.run_layers(pixels, patch, layers)], -1)
 
     @property
     def tower_depth(self) -> int:

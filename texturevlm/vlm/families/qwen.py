@@ -133,7 +133,7 @@ class QwenAdapter(Adapter):
         out = self.tower(rows.to(self.device, self.tower.dtype), grid_thw=self._pseudo_grids(views).to(self.device))
         counts = [len(view) for view in views]
         further = out.deepstack_features if self.deepstack_mergers else ()
-        return [list(one.split(counts)) for one in (out.pooler_output, *further)]
+        return [list(part.split(counts)) for part in (out.pooler_output, *further)]
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._forward = Override(self.tower, "forward", self._tower_forward)
@@ -238,7 +238,7 @@ class QwenAdapter(Adapter):
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
         if self.deepstack_mergers:
-            out.deepstack_features = [one * weight for one in out.deepstack_features]
+            out.deepstack_features = [layer * weight for layer in out.deepstack_features]
         return out
 
     def _causal_tower(self, pixels: Tensor, geometry: Geometry) -> Any:
@@ -246,7 +246,7 @@ class QwenAdapter(Adapter):
         first = (geometry.begins[:, 0] >= PICTURE).nonzero()[:, 0].tolist()
         found = []
         for begin, end in zip(first, [*first[1:], len(pixels)]):
-            own = [one[None, begin:end] for one in (pixels, geometry.patch, geometry.extent)]
+            own = [part[None, begin:end] for part in (pixels, geometry.patch, geometry.extent)]
             segment = (geometry.begins[None, begin:end, 0] > 0.5).cumsum(1)
             found.append(tower_loop(self, *own, segments=segment, causal=True))
         pooled, *further = [torch.cat([part[0] for part in parts]) for parts in zip(*found)]

@@ -266,7 +266,7 @@ class Encoder(Adapter):
             members = [views[index] for index in group]
             pixels = self.normalised(torch.stack([view.pixels[:, 0] for view in members])).to(self.device)
             lie = [self.places(view) for view in members]
-            patch = torch.stack([one.patch[:, 0] for one in lie])
+            patch = torch.stack([place.patch[:, 0] for place in lie])
             reach = torch.stack([self._reach(view) for view in members]) if self.tower.wide_reach else None
             with self.lock:  # the tower is changed while it runs
                 out = self.tower.run(call, pixels, patch, reach)
