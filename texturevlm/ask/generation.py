@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from threading import Event, Thread
 from typing import Any
 
@@ -29,6 +30,7 @@ from texturevlm.vlm.hook import CapturedModel, running
 from texturevlm.vlm.modules import evaluating
 
 TOGETHER = (8, 4, 2)  # questions
+BATCH = TOGETHER[0]  # questions that are answered together at most
 
 
 class CapturedModels:
@@ -213,7 +215,18 @@ class Generator:
     def __init__(self, adapter: Adapter, graphs: CapturedModels) -> None:
         self.adapter, self.graphs = adapter, graphs
 
-    def texts(self, asked: Sequence[Request], options: dict[str, Any]) -> list[Any]:
+    def answers(self, asked: Sequence[Request], options: dict[str, Any], seconds: dict[str, float] | None) -> list[Any]:
+        """The answers to any number of prompts, a list per prompt if the options make several sequences.
+
+        seconds: of the stages before, for answers with their details; None: texts
+        """
+        left, found = iter(asked), list[Any]()
+        for count in self.graphs.batches(len(asked), BATCH):
+            batch = list(islice(left, count))
+            found += self._texts(batch, options) if seconds is None else self._details(batch, options, seconds)
+        return found
+
+    def _texts(self, asked: Sequence[Request], options: dict[str, Any]) -> list[Any]:
         """The answers; a list per prompt if the options make several sequences."""
         found = self._work(asked, options)()
         texts = [text.strip() for text in self.adapter.decode(getattr(found, "sequences", found))]
@@ -225,7 +238,7 @@ class Generator:
         others = {name: value for name, value in options.items() if name != "stopping_criteria"}
         return streamed(self._work([asked], others), self.adapter.tokenizer, criteria)
 
-    def details(self, asked: Sequence[Request], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
+    def _details(self, asked: Sequence[Request], options: dict[str, Any], seconds: dict[str, float]) -> list[Any]:
         """The answers with their details.
 
         seconds: of the stages before

@@ -20,6 +20,7 @@ from texturevlm.ask.answer import Request
 from texturevlm.ask.attention import place_by_model, place_in_two_looks
 from texturevlm.ask.config import KINDS, AskConfig, check_context
 from texturevlm.ask.messages import IMAGE, VIDEO, conversation_with
+from texturevlm.check import check_choice
 from texturevlm.draw import draw
 from texturevlm.frame import Frame
 from texturevlm.pages import PageTokens, choose_pages, open_pages
@@ -58,6 +59,10 @@ class ImageSession:
         self.model, self.pictures = model, list(pictures)
         self.read: tuple[Any, list[Placement]] | None = None
 
+    @classmethod
+    def check(cls, how: AskConfig) -> None:
+        """Raise if this kind of session cannot be asked so."""
+
     def ask(self, question: Any, **options: Any) -> Any:
         """The answer, or a list of answers to a list of questions; options of `VLM.ask`."""
         return self.model.ask(self, question, **options)
@@ -77,6 +82,7 @@ class ImageSession:
         if not isinstance(question, str):
             raise TypeError(f"ask: question must be text, got {type(question).__name__}")
         how = self.model.config_for(**options)
+        self.check(how)
         if self.read is not None and self.read[0] == self._key(question, how):
             return self.read[1]
         return self.placements(question, how)
@@ -150,9 +156,17 @@ class DocumentSession(ImageSession):
         self.pages = pages if isinstance(pages, PagePictures) else PagePictures(pages)
         self.chosen: tuple[Any, list[PageTokens]] | None = None  # the last question, and its pages
 
+    @classmethod
+    def check(cls, how: AskConfig) -> None:
+        for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.kind, "chosen")):
+            if got != wanted:
+                raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
+        check_own_pixels("document", how.hooks)
+        if how.tokens.relevance == "model":
+            raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
+
     def about(self, question: str, how: AskConfig) -> list[PageTokens]:
         """The pages for a question, with their tokens."""
-        check_document(how)
         key = self._key(question, how)
         if self.chosen is None or self.chosen[0] != key:
             device = self.model.device
@@ -176,16 +190,6 @@ class DocumentSession(ImageSession):
         conversation = conversation_with(prompt, len(pages), marks, apart=apart, names=names)
         placements = self.kept(question, how, [page.placement for page in pages])
         return Request(conversation, placements, how.tokens.budget, how.hooks, pages=self.tokens_by_page)
-
-
-def check_document(how: AskConfig) -> None:
-    """Raise if a document cannot be asked so."""
-    for name, got, wanted in (("looks", how.looks, 1), ("tokens", how.kind, "chosen")):
-        if got != wanted:
-            raise ValueError(f"ask: {name} must be {wanted} for a document, got {got}")
-    check_own_pixels("document", how.hooks)
-    if how.tokens.relevance == "model":
-        raise ValueError("ask: relevance must be a scorer for a document, got 'model', which takes images")
 
 
 def _name(page: PageTokens, count: int) -> str:
@@ -262,6 +266,18 @@ class VideoSession:
         self.shown: list[MomentTokens] = []
         self.read: tuple[Any, list[Placement]] | None = None
 
+    @classmethod
+    def check(cls, how: AskConfig) -> None:
+        """Raise if a video cannot be asked about so."""
+        check_video_relevance("ask", how.tokens.relevance)
+        if how.kind != KINDS[0]:
+            raise ValueError(f"ask: tokens must be chosen for a video, got {how.kind}")
+        check_own_pixels("video", how.hooks)
+        if how.looks == 2:
+            raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
+        if how.coordinates is not None:
+            check_choice("ask", "coordinates", how.coordinates, COORDINATES)
+
     def keep(self, source: FrameSource, together: int) -> None:
         """Keep the moments that are worth showing. together: frames per moment"""
         kept = keep_moments(source, together=together)
@@ -281,6 +297,7 @@ class VideoSession:
     def look(self, question: str = "", *, answer: str = "", **options: Any) -> Image.Image:
         """Draw what the model sees of each moment; options of `VLM.ask`."""
         how = self.model.config_for(**options)
+        self.check(how)
         if self.read is None or self.read[0] != (question, how):
             self.kept(question, how, self.placements(question, how))
         assert self.read is not None
@@ -301,7 +318,6 @@ class VideoSession:
 
         attention: where the model looked in the placements before, by the time of the moment: further tokens are placed
         """
-        check_video_relevance("ask", how.tokens.relevance)
         tokens = how.tokens
         if self.rate is not None:  # tokens per second; the budget of the clip is the limit
             tokens = replace(tokens, budget=max(1, min(tokens.budget, round(self.rate * self.seconds))))
@@ -321,13 +337,7 @@ class VideoSession:
 
         apart: whether the video was given apart from the messages
         """
-        if how.kind != KINDS[0]:
-            raise ValueError(f"ask: tokens must be chosen for a video, got {how.kind}")
-        check_own_pixels("video", how.hooks)
-        if how.looks != 1:
-            raise ValueError(f"ask: looks must be 1 for a video, got {how.looks!r}")
         adapter = self.model.adapter
-        adapter.checked_layout("ask", how.levels, how.coordinates, COORDINATES)
         if adapter.videos:  # wrong messages are refused before slow work
             conversation = conversation_with(prompt, 1, adapter.marks, apart=apart, block=VIDEO)
         placements = self.kept(question, how, self.placements(question, how))

@@ -59,7 +59,7 @@ def _ask(options: argparse.Namespace) -> int:
 
     import texturevlm as tv
     from texturevlm.ask.config import AskConfig
-    from texturevlm.ask.session import ImageSession, VideoOptions, check_document, is_video
+    from texturevlm.ask.session import DocumentSession, ImageSession, VideoOptions, is_video
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.placement.placement import check_budget
@@ -84,7 +84,7 @@ def _ask(options: argparse.Namespace) -> int:
     if filmed and asked.looks == 2:
         raise ValueError("--looks must be 1 or auto for a video, got 2")
     if document:
-        check_document(asked)
+        DocumentSession.check(asked)
     given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
     if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
