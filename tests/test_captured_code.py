@@ -28,7 +28,8 @@ from texturevlm.channels import PRESETS
 from texturevlm.corpus.choose import Chooser
 from texturevlm.corpus.recipe import Recipe
 from texturevlm.cuda.compiler import PACKAGE_FOLDER
-from texturevlm.placement import Finer
+from texturevlm.placement import Finer, TokenConfig
+from texturevlm.placement.captured import CompiledChooser
 from texturevlm.relevance import Balance
 from texturevlm.types import COLUMNS
 from texturevlm.video import StreamConfig, TokenStream
@@ -38,12 +39,11 @@ LAUNCHES = Path(__file__).with_name("launches.json")
 SIZE, QUESTION = (64, 96), "what is the total ?"
 # How often each file hands a function to a graph; a new one belongs into a script below.
 OWNERS = {
-    "texturevlm/ask/captured_choice.py": 1,
     "lab/texturevlm_lab/bench/scout.py": 1,
     "lab/texturevlm_lab/bench/video.py": 1,
-    "texturevlm/capture.py": 1,
     "texturevlm/corpus/choose.py": 2,
     "texturevlm/cuda/graph.py": 1,
+    "texturevlm/placement/captured.py": 1,
     "texturevlm/video/tokens.py": 1,
     "texturevlm/video/update_gpu.py": 1,
     "texturevlm/vlm/captured.py": 2,
@@ -79,6 +79,16 @@ def without_compiler(monkeypatch):
         monkeypatch.setattr(f"{module}.CapturedPrefill", partial(vlm.CapturedPrefill, compiled=False))
 
 
+def tokens(**options):
+    """A config whose every field is given."""
+    given = {
+        "budget": 12, "allocator": "auto", "relevance": "none", "balance": "even", "turn": 0, "finer": Finer(),
+        "patch": 16, "options": {}, **options,
+    }  # fmt: skip
+    assert {*given} == {one.name for one in fields(TokenConfig)}
+    return TokenConfig(**given)
+
+
 def same(ours, theirs):
     for name in COLUMNS:
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), msg=name)
@@ -86,9 +96,8 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("relevance", ["none", "channels"])
 def test_compile(traced, captured_on_cpu, relevance):
-    options = {"patch": 16, "relevance": relevance, "overview": 0.25}
-    look = CompiledChooser(12, "layers", **options, graphs=2)
-    plain = CompiledChooser(12, "layers", **options, graphs=0)
+    how = tokens(allocator="layers", relevance=relevance, options={"overview": 0.25})
+    look, plain = (CompiledChooser(how, graphs) for graphs in (2, 0))
     for question in (QUESTION, "where is the date ?"):
         image = picture(1, 32, 48)
         got = look(image, question)
@@ -97,7 +106,7 @@ def test_compile(traced, captured_on_cpu, relevance):
             wanted = plain(image, question)
             same(got.allocation, wanted.allocation)
             torch.testing.assert_close(got.pixels, wanted.pixels)
-    assert captured_on_cpu.functions == ["CompiledChooser._parts"]
+    assert captured_on_cpu.functions == ["CapturedChoice._parts"]
     compare(LAUNCHES, f"compile, {relevance}", traced)
 
 
@@ -109,13 +118,13 @@ def test_ask(traced, captured_on_cpu, qwen):
         image = models.noise(*SIZE, seed=seed)
         image[:, :, : 24 * seed] = 0.9
         found = [one.ask(image, QUESTION, max_new_tokens=4, return_details=True) for one in (asked, plain)]
-        same(*(one.chosen[0].allocation for one in found))
+        same(*(one.placements[0].allocation for one in found))
         assert found[0].tokens == found[1].tokens
         assert found[0].logprobs == pytest.approx(found[1].logprobs, abs=1e-4)
     assert asked.reasons == []
     model = {"CapturedPrefill._run_tower", "CapturedPrefill._run_prefill", "CapturedDecode._step"}
-    assert set(captured_on_cpu.functions) == {"_made", *model}
-    assert captured_on_cpu.replays.count("_made") == 2
+    assert set(captured_on_cpu.functions) == {"CapturedChoice._parts", *model}
+    assert captured_on_cpu.replays.count("CapturedChoice._parts") == 2
     compare(LAUNCHES, "ask", traced)
 
 
@@ -171,7 +180,7 @@ def test_corpus(traced, captured_on_cpu, relevance):
     given = {
         "source": "in", "kind": "images", "write": "patches", "format": "parquet", "model": "", "codebook": "",
         "code": "", "budget": 12, "patch": 16, "allocator": "auto", "relevance": relevance, "asked": relevance,
-        "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu",
+        "turn": 0, "questions": "", "buckets": 4, "batch": 2, "unit": 2, "decoder": "pillow", "device": "cpu",
     }  # fmt: skip
     assert {*given} == {one.name for one in fields(Recipe)} - {"version"}
     chooser = Chooser(Recipe(**given), torch.device("cpu"))
@@ -199,8 +208,9 @@ def test_a_batch_of_a_corpus_is_not_answered_by_the_graph_of_another_question(ca
 
 
 def test_every_owner_of_a_graph_is_known():
-    """Who hands a function to a graph is in a script above, in all tests of tests/live, or is a benchmark."""
-    made = re.compile(r"\b(?:(?<!class )Replay|_kept\.find|prefills\.find|graphs\.find(?=\((?!asked)))\(")
-    found = {str(path.relative_to(PACKAGE_FOLDER.parent)): path for path in PACKAGE_FOLDER.rglob("*.py")}
-    counts = {name: len(made.findall(path.read_text())) for name, path in sorted(found.items())}
+    """Who hands a function to a graph is in a script above, in all tests of live streams, or is a benchmark."""
+    made = re.compile(r"\b(?:(?<!class )Replay|_?kept\.find|prefills\.find|graphs\.find(?=\((?!asked)))\(")
+    root = PACKAGE_FOLDER.parent
+    paths = [*PACKAGE_FOLDER.rglob("*.py"), *(root / "lab").rglob("*.py")]
+    counts = {str(path.relative_to(root)): len(made.findall(path.read_text())) for path in sorted(paths)}
     assert {name: count for name, count in counts.items() if count} == OWNERS

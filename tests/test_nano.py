@@ -10,6 +10,7 @@ from PIL import Image
 
 import texturevlm as tv
 from examples import nano
+from texturevlm.allocate.quadtree import Forest
 from texturevlm.rebuilding import rebuild
 from texturevlm.vlm.places import frame, places
 

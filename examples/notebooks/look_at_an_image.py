@@ -19,7 +19,7 @@
 from pathlib import Path
 
 import texturevlm as tv
-from texturevlm.draw import question_picture, to_pil
+from texturevlm.draw import draw, to_pil
 
 examples = next(folder for folder in (Path("examples"), Path("..")) if (folder / "invoice.png").exists())
 texture = tv.generate_mipmaps(examples / "invoice.png")
@@ -29,10 +29,11 @@ print(texture.size, len(texture.levels), "levels")
 # The scout reads the page coarsely and says where the answer to a question is expected. An allocator spends the budget.
 
 # %%
-question = "What is the total?"
-relevance = tv.find_relevance(texture, question, relevance="scout")
-allocation = tv.choose_tokens(texture, question, budget=96, relevance=relevance)
-picture = question_picture(texture, allocation, relevance, question)
+question, how = "What is the total?", tv.TokenConfig(budget=96)
+page = tv.prepare(texture, how)
+placement = tv.place(page, question, how)
+allocation = placement.given
+picture = draw([placement], question)
 picture
 
 # %% [markdown]
@@ -48,8 +49,7 @@ print(f"pixels per sample: from {float(scale.min()):.1f} to {float(scale.max()):
 # Another question, other tokens. What both share is computed once.
 
 # %%
-prepared = tv.prepare(texture, "scout")
-dated = tv.choose_tokens(texture, "What is the invoice date?", budget=96, relevance=prepared)
+dated = tv.place(page, "What is the invoice date?", how).given
 moved = (dated.centre != allocation.centre).any(-1)[0]
 print(int(moved.sum()), "of 96 tokens lie elsewhere")
 delivered = to_pil(tv.rebuild(texture, dated))

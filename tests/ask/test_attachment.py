@@ -348,15 +348,3 @@ class FakeReplay:
 
     def finish(self):
         self.finished = True
-
-
-def test_attach_and_ask_take_what_the_other_returns(qwen):
-    model, processor = qwen
-    chosen = tv.attach(model, processor, budget=9, relevance="none")
-    asked = tv.VLM(model, chosen)
-    assert asked.processor is chosen and isinstance(chosen, TextureProcessor)
-    assert users_code(asked.model, asked.processor, picture(64, 64))[1]
-    asked.detach()
-    unattached = tv.VLM(model, TextureProcessor(processor, model.config, budget=9, relevance="none"))
-    assert hooks(model)
-    assert unattached.detach() is model and not hooks(model)

@@ -64,7 +64,7 @@ def unopened(asked, monkeypatch):
         ({"budget": "9"}, "budget must be a whole number, got '9'"),
         ({"budget": (4, 9)}, r"budget must be a whole number, got \(4, 9\)"),
         ({"budget": 4096}, "budget must leave room in the model's context of 4096 tokens, got 4096"),
-        ({"allocator": "circles"}, "allocator must be one of .* got 'circles'"),
+        ({"allocator": "circles"}, "allocator must be one of resize, grid, fit, .* got 'circles'"),
         ({"relevance": ["none", "auto"]}, r"relevance must be a scorer or the name of one, got \['none', 'auto'\]"),
         ({"looks": 3}, "looks must be 1, 2 or .auto., got 3"),
     ],

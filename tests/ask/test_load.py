@@ -235,7 +235,7 @@ def test_a_device_that_holds_no_numbers_is_refused(tmp_path):
     ("option", "words"),
     [
         (("--budget", "0"), "--budget: must be a whole number from 1, got '0'"),
-        (("--budget", "1"), "budget for 2 images must be at least 2, got 1"),
+        (("--budget", "1"), "texturevlm ask: budget for 2 images must be at least 2, got 1"),
         (("--max-new-tokens", "0"), "--max-new-tokens: must be a whole number from 1, got '0'"),
         (
             ("--relevance", "embedding"),

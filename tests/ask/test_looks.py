@@ -138,7 +138,6 @@ def test_a_calibration_is_part_of_a_checkpoint():
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"looks": 3}, "looks must be 1, 2 or 'auto', got 3"),
         ({"looks": "auto", "num_beams": 2}, "looks must be 1 or 2 with num_beams, got 'auto'"),
         ({"looks": "auto", "reduce": "fastv"}, "looks must be 1 or 2 with reduce, got 'auto'"),
         ({"looks": "auto", "sure": 2}, "sure must be"),

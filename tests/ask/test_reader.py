@@ -240,9 +240,9 @@ def test_it_reads_the_invoice():
 
 def test_the_server_prepares_an_enlarged_page_anew(reader):
     pytest.importorskip("fastapi")
-    from texturevlm.serve.pictures import Picture
+    from texturevlm.serve.pictures import KeptImage
 
-    picture = Picture(Texture.open(page().convert("RGB")).mipmapped())
-    (found,) = picture.session(reader).choose("total", budget=12)
+    image = KeptImage(Texture.open(page().convert("RGB")).mipmapped())
+    (found,) = image.session(reader).choose("total", budget=12)
     assert found.picture.frame.scale == 0.5 and found.picture.memo.texture is found.picture.texture
     assert found.given.size == (420, 300) and float(found.given.centre[..., 1].max()) > 210

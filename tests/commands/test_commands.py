@@ -187,7 +187,6 @@ def test_ask_takes_several_images_and_two_looks(page, folder, capsys):
             ["page.png", "page.png", "Q", "--model", "/nowhere", "--rate", "5"],
             ["--rate takes a video, got page"],
         ),
-        (["page.png", "Q", "--model", "/nowhere/at/all", "--allocator", "circles"], ["allocator must be one of"]),
         (["page.png", "Q", "--model", "/nowhere/at/all", "--out", "saw.gif"], ["--out must end in .png"]),
         (["camera:0", "page.png", "Q", "--model", "/nowhere"], ["a video must stand alone", "got camera:0 among 2"]),
         (["camera:0", "Q", "--model", "/nowhere", "--looks", "2"], ["--looks must be 1 or auto for a video, got 2"]),

@@ -137,8 +137,8 @@ def test_tokens_are_chosen_by_the_question_alone(loaded, monkeypatch):
     from texturevlm.ask.session import ImageSession
 
     asked = []
-    real = ImageSession.chosen
-    monkeypatch.setattr(ImageSession, "chosen", lambda self, text, how: asked.append(text) or real(self, text, how))
+    real = ImageSession.placements
+    monkeypatch.setattr(ImageSession, "placements", lambda self, text, how: asked.append(text) or real(self, text, how))
     loaded.generate_until([request(0)])
     assert asked == ["What is word 0?"]
     alone = import_module("texturevlm_lab.evaluate.lmms_model").question_alone

@@ -135,7 +135,7 @@ def test_a_commit_says_whether_what_counts_was_changed(tmp_path, monkeypatch):
     assert len(clean) == 7
     (root / "readme").write_text("changed")
     assert commit(root=root) == clean
-    (root / "texturevlm" / "frame.py").write_text("")
+    (root / "texturevlm" / "placement" / "placement.py").write_text("")
     assert commit(root=root) == f"{clean} with changes"
     monkeypatch.setenv("TEXTUREVLM_COMMIT", "1a2b3c4")  # a copy's own git may be older than its files
     assert commit(root=root) == "1a2b3c4"

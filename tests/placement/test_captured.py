@@ -20,7 +20,6 @@ from texturevlm.placement.captured import CompiledChooser, captured_question, co
 from texturevlm.relevance import find_relevance, find_scorer, information
 from texturevlm.scout import Question, encode
 from texturevlm_lab.allocators import select as selection
-from texturevlm_lab.allocators.select import select as selection
 
 CAPTURABLE = [name for name, allocator in ALLOCATORS.items() if allocator.capture != "never"]
 COLUMNS = ("centre", "ddx", "ddy", "score", "valid", "source")

@@ -81,12 +81,12 @@ def test_7_the_scout_reads_a_turned_image_once(monkeypatch):
     assert len(read) == 1
 
 
-def test_7_grey_is_made_once_per_level(monkeypatch):
+def test_7_the_maps_make_grey_once_per_level(monkeypatch):
     seen, luma = [], structure.luma
     for module in (structure, text, orientation):
         monkeypatch.setattr(module, "luma", lambda image: seen.append(image.shape) or luma(image))
     tv.place(pictures.half(), "What is the total?", tv.TokenConfig(40, relevance="scout"))
-    assert len(seen) <= 6, seen
+    assert len(seen) == len(set(seen))
 
 
 def test_7_a_model_has_an_adapter_for_its_hooks_its_processor_and_itself(monkeypatch):
@@ -122,7 +122,7 @@ def test_10_footprints_of_an_answer_lie_in_the_image_that_was_given():
     lying = upright.rotate(-90, expand=True)
     assert asked.ask(lying, QUESTION, **SHORT).placements[0].given.size == lying.size[::-1]
     (page,) = asked.ask(pdf_of([lying]), QUESTION, **SHORT).placements
-    assert page.given.size == page.picture.original.size and page.given.size[0] > page.given.size[1]
+    assert page.given.size[0] > page.given.size[1] and page.given.size == page.picture.original.size
     clip = torch.rand(3, 3, 96, 64)
     assert asked.ask(clip, QUESTION, fps=2, **SHORT).placements[0].given.size == (96, 64)
 

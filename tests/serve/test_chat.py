@@ -315,11 +315,11 @@ def test_an_answer_ends_when_its_client_leaves(model, monkeypatch):
     ended = threading.Event()
     real = Answerer._ask
 
-    def ask(self, batch, rows):
+    def ask(self, batch):
         try:
-            return real(self, batch, rows)
+            return real(self, batch)
         finally:
-            if all(row.stop.wanted for row in rows):
+            if all(question.stop.wanted for question in batch):
                 ended.set()
 
     monkeypatch.setattr(Answerer, "_ask", ask)

@@ -10,13 +10,13 @@ from texturevlm_lab.studies import stamps
 
 @pytest.fixture
 def upright(monkeypatch):
-    monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (0.0, None))
+    monkeypatch.setattr("texturevlm.placement.picture.find_turn_and_read", lambda texture: (0.0, None))
 
 
 def crop_of(angle, monkeypatch):
     one = stamps.stamped(Image.new("L", (500, 700), 255), angle, "a page")
     region = TextRegion(float(angle), torch.tensor([one.box], dtype=torch.float32))
-    monkeypatch.setattr("texturevlm.ask.prepared.find_regions", lambda texture: [region] if angle else [])
+    monkeypatch.setattr("texturevlm.placement.picture.find_regions", lambda texture: [region] if angle else [])
     (crop,), found = stamps.followed(one, 1)
     assert found == pytest.approx(angle, abs=1e-3)
     return one, crop

@@ -33,12 +33,12 @@ def question(tmp_path):
 
 @pytest.mark.parametrize("angle", [90])
 def test_the_answers_line_is_cut_out_of_a_turned_page(question, angle, monkeypatch):
-    monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (float(angle), None))
+    monkeypatch.setattr("texturevlm.placement.picture.find_turn_and_read", lambda texture: (float(angle), None))
     page = Image.open(question.image).convert("L")
     (turned_crop,), error = turned.delivered(
         turned.prepared(page, angle, turned.FOLLOWED), question, angle, turned.FOLLOWED
     )
-    monkeypatch.setattr("texturevlm.ask.prepared.find_turn_and_read", lambda texture: (0.0, None))
+    monkeypatch.setattr("texturevlm.placement.picture.find_turn_and_read", lambda texture: (0.0, None))
     (upright_crop,), _ = turned.delivered(turned.prepared(page, 0, turned.FOLLOWED), question, 0, turned.FOLLOWED)
     assert error == 0
     assert turned_crop.shape == upright_crop.shape

@@ -38,7 +38,9 @@ def test_incremental_equals_rebuilt(size, form):
             wanted = build(rebuilt, NAMES, previous=before if step.reuse.keyframe.goes_on else held(step))
             for got, made in zip(step.channels.levels, wanted.levels):
                 for slot, name in enumerate(NAMES):
-                    assert torch.equal(got[:, slot], made[:, slot]), name
+                    # A keyframe's bytes become floats by PyTorch, the others' by a kernel, which may round otherwise.
+                    atol = 1e-6 if name == "motion" and step.reuse.keyframe.goes_on else 0.0
+                    assert torch.allclose(got[:, slot], made[:, slot], rtol=0.0, atol=atol), name
         used = step.reuse.used
         fresh = sample(rebuilt, step.allocation, backend="cuda").pixels  # by another kernel, which may round otherwise
         assert torch.allclose(step.patches.pixels[:, used], fresh[:, used], atol=1e-6)

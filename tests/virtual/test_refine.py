@@ -7,7 +7,7 @@ import torch
 import texturevlm as tv
 from tests.virtual.conftest import SIZE, WORDS
 from tests.virtual.sources import ArraySource, LargeSheet
-from texturevlm.relevance import AttentionScorer, refine, words
+from texturevlm.relevance import AttentionScorer, prepare, refine, words
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.relevance.words import WordsScorer
 from texturevlm.virtual import PageKey, open_paged, pages
@@ -90,7 +90,7 @@ def test_the_same_traversal_over_the_loaded_image_gives_the_same_tokens(pyramid,
 
 def test_what_was_asked_before_changes_nothing(pyramid):
     questions = (QUESTION, "Who signed?", QUESTION)
-    prepared = tv.prepare(tv.Texture.open(pyramid), "scout")
+    prepared = prepare(tv.Texture.open(pyramid), "scout")
     first, _, again = (prepared.find(question).mass for question in questions)
     assert torch.equal(first, again)
 

@@ -292,9 +292,9 @@ class Generator:
             slots = [in_slots(request.placements[0].allocation, fixed.budget) for request in asked]
             if len(asked) == 1:
                 return partial(fixed.generate, asked[0].prompt, asked[0].textures[0], slots[0])
-            assert isinstance(fixed, CapturedPrefill)
+            several: Any = fixed  # for more than one prompt it is a CapturedPrefill
             prompts, images = [request.prompt for request in asked], [request.textures[0] for request in asked]
-            return partial(fixed.generate_each, prompts, images, slots)
+            return partial(several.generate_each, prompts, images, slots)
         if any(request.clip is not None for request in asked):
             return partial(_generate_clips, self.adapter, asked)
         allocations = [[placed.allocation for placed in own.placements] for own in asked]

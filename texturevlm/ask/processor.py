@@ -322,7 +322,8 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         except (TemplateError, ValueError, TypeError, KeyError):  # one that takes other messages
             return ""
         ends, between = answered.partition("§2")[2], whole.partition("§2")[2].partition("§3")[0]
-        return str(between.removeprefix(os.path.commonprefix([ends, between]))).strip()
+        ended = next((at for at, pair in enumerate(zip(ends, between)) if pair[0] != pair[1]), len(ends))
+        return str(between[ended:]).strip()
 
     def config_for(self, images: int) -> TokenConfig:
         """How the tokens of a prompt with so many images are placed: what may be several is drawn."""

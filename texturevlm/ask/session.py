@@ -26,6 +26,7 @@ from texturevlm.frame import Frame
 from texturevlm.pages import PageTokens, choose_pages, open_pages
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.placement import Picture, Placement, place_together, prepare
+from texturevlm.placement.placement import check_budget
 from texturevlm.types import Texture
 from texturevlm.video import (
     ARRAYS,
@@ -84,13 +85,14 @@ class ImageSession:
         how = self.model.config_for(**options)
         self.check(how)
         if self.read is not None and self.read[0] == self._key(question, how):
-            return self.read[1]
+            return list(self.read[1])
         return self.placements(question, how)
 
     def placements(self, question: str, how: AskConfig) -> list[Placement]:
         """The tokens of each image for a question."""
         if how.kind == "weighted":  # the model's own grid over the image as it is
             return [self._weighted(picture, question, how) for picture in self.prepared(how, own_grid=True)]
+        check_budget(how.tokens.budget, len(self.pictures), "ask")
         pictures = self.prepared(how)
         if how.looks == 2 or how.tokens.relevance == "model":
             self.model.check_attached()

@@ -39,17 +39,19 @@ TEXELS = CONTRAST // 2 + 2 * (RULED // 2) + 2 * (LETTER // 2) + DASH[0] // 2 + (
 TEXT_REACH = mip_reach(TEXELS, TEXT_SCALES - 1)
 
 
-def text_map(image: Tensor, levels: Sequence[Tensor]) -> Tensor:
+def text_map(image: Tensor, levels: Sequence[Tensor], grey: Sequence[Tensor] | None = None) -> Tensor:
     """Where text is: dark or light, of nearly any contrast, in roughly horizontal lines.
 
     image:  (B, 3, H, W), 0 to 1
     levels: its mip pyramid, finest first, each (B, 3, H_l, W_l)
+    grey:   brightness of the levels, if it was made already
     returns (B, H, W), 0 to 1; above 0.5 text is likely; a changed pixel reaches TEXT_REACH pixels
     """
     check_image("text_map", image, levels)
-    found = text_lines(luma(image))
-    for index, level in enumerate(levels[1:TEXT_SCALES], 1):
-        coarse = enlarge(text_lines(luma(level)), image.shape[-2:])
+    grey = [luma(level) for level in (image, *levels[1:TEXT_SCALES])] if grey is None else grey[:TEXT_SCALES]
+    found = text_lines(grey[0])
+    for index, level in enumerate(grey[1:], 1):
+        coarse = enlarge(text_lines(level), image.shape[-2:])
         found = torch.maximum(found, coarse * 0.5**index)
     return (found / (found + TEXT_HALF)).squeeze(1).to(image.dtype)
 

@@ -69,7 +69,7 @@ def _ask(options: argparse.Namespace) -> int:
     if options.fine_pages is not None:
         check_count("ask", "--fine-pages", options.fine_pages, 1, MOST_FINE_PAGES)
     # What no model can be asked is refused before one is loaded.
-    check_budget(tokens.budget, len(images))
+    check_budget(tokens.budget, len(images), "ask")
     usual = AskConfig(tokens).given("ask", {**how, "fine_pages": options.fine_pages})
     asked = usual.for_hooks("ask").check("ask")
     device = arguments.device_of(options)

@@ -24,7 +24,7 @@ MOST_READ = 50  # pages of which is kept what is read of them when they are open
 MOST_FINE = 5  # pages that were opened finely last, about 70 MB each
 
 Sight = tuple[Spots, Tensor]  # what the scout read of a page, and the page in the samples of one token
-Key = tuple[int, float | str, int, torch.device]  # page, turn, patch, device
+Key = tuple[Any, ...]  # page, turn, patch, whether it may be enlarged, device
 
 
 class PagePictures:
@@ -63,7 +63,7 @@ class PagePictures:
 
     def picture(self, index: int, pixels: int, how: TokenConfig, device: torch.device) -> Picture:
         """A page in at most about so many pixels, with what scorers read of it."""
-        key = index, how.turn, how.patch, device
+        key = index, how.turn, how.patch, how.finer.most > 1, device
         found = self._fine.pop(key, None)
         if found is None:
             found = prepare(self.texture(index, pixels, device), how, angle=self._angles.get(index))

@@ -237,9 +237,9 @@ def _opened(picture: Picture, relevance: Relevance) -> tuple[Texture, Relevance]
     return picture.texture, relevance
 
 
-def check_budget(budget: int, pictures: int) -> None:
+def check_budget(budget: int, pictures: int, function: str = "place") -> None:
     """Raise for less than one token per picture."""
-    check_count("place", f"budget for {pictures} images" if pictures > 1 else "budget", budget, pictures)
+    check_count(function, f"budget for {pictures} images" if pictures > 1 else "budget", budget, pictures)
 
 
 def joined(first: Allocation, other: Allocation) -> Allocation:

@@ -17,7 +17,7 @@ from texturevlm.ops import backend as backends
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance.information import MOST_CELL, information, information_cuda
 from texturevlm.relevance.maps import ImageMaps, normalised
-from texturevlm.types import Texture
+from texturevlm.types import COLOURS, Texture
 
 STANDING_OUT = 0.15  # weight of saliency on a page, where text has 1
 ANYTHING = 0.02  # weight of any cell that is not blank
@@ -41,7 +41,9 @@ def cell_maps(texture: Texture, cell: int, *, backend: str = "auto") -> ImageMap
     grey = grey_levels(texture)
     legible_scale, ink = information(grey, cell)
     photograph = is_photograph(grey[cell])
-    return ImageMaps(salience(colour, cell, legible_scale, ink, photograph), legible_scale, ink, photograph)
+    read = grey if set(COLOURS) <= set(texture.names) else None  # of a single channel the text map has its own
+    worth = salience(colour, cell, legible_scale, ink, photograph, read)
+    return ImageMaps(worth, legible_scale, ink, photograph)
 
 
 def _no_kernel_because(image: Tensor, cell: int) -> str | None:
@@ -62,17 +64,25 @@ def maps_by_kernels(levels: Sequence[Tensor], cell: int, layers: Tensor | None =
     return ImageMaps(normalised(worth), legible_scale, ink, photograph)
 
 
-def salience(levels: Sequence[Tensor], cell: int, legible_scale: Tensor, ink: Tensor, photograph: Tensor) -> Tensor:
+def salience(
+    levels: Sequence[Tensor],
+    cell: int,
+    legible_scale: Tensor,
+    ink: Tensor,
+    photograph: Tensor,
+    grey: Sequence[Tensor] | None = None,
+) -> Tensor:
     """How likely a question is about each cell, from the image alone.
 
     levels: red, green and blue, finest first, each (B, 3, H_l, W_l)
     cell:   the level whose texels are the cells
     legible_scale, ink: (B, h, w), from `information`
     photograph: (B,)
+    grey:   brightness of the levels, if it was made already
     returns (B, h, w), summing to 1 per image
     """
     first = min(cell, 1)  # the maps are made at half size: the cells are coarser anyway
-    maps = text_map(levels[first], levels[first:]), saliency(levels[first], levels[first:])
+    maps = text_map(levels[first], levels[first:], grey and grey[first:]), saliency(levels[first], levels[first:])
     text, salient = (mipmap(found[:, None], levels=cell - first + 1)[-1][:, 0] for found in maps)
     of_page = (text + STANDING_OUT * salient + ANYTHING) * ink / legible_scale.clamp(min=1).square()
     of_photograph = salient * centre_prior(levels[cell]) + WRITTEN * text

@@ -12,12 +12,14 @@ import asyncio
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from threading import Condition, Thread, current_thread
 from typing import Any
 
 import torch
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from texturevlm.ask import VLM, Answer
@@ -26,6 +28,7 @@ from texturevlm.ask.generation import BATCH
 from texturevlm.serve.lanes import Stop, Stopped
 from texturevlm.serve.limits import ApiError
 
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
 UNFINISHED = "\ufffd"  # how a tokenizer decodes a character whose last byte has not come yet
 
 # piece and a text; look and nothing: the model answers anew; answer and a Reply; error and an exception
@@ -44,7 +47,7 @@ class Reply:
     @property
     def probabilities(self) -> list[float]:
         """Of each token of the answer."""
-        return [math.exp(one) for one in self.answer.logprobs]
+        return [math.exp(logprob) for logprob in self.answer.logprobs]
 
     @property
     def confidence(self) -> float:
@@ -60,7 +63,9 @@ class Question:
     session: what `VLM.prepare` returned
     prompt:  a text or a conversation
     options: of `VLM.ask`; questions with equal ones are answered together
+    stops:   texts at which the answer ends
     spent:   seconds that choosing took before it was asked
+    said:    of the answer, so far
     """
 
     session: Any
@@ -71,26 +76,35 @@ class Question:
     stop: Stop = field(default_factory=Stop)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    said: str = ""
+    done: bool = False
+    prompt_tokens: int = 0
 
     def tell(self, kind: str, value: Any) -> None:
         """Hand an event to the client's coroutine, from any thread."""
         self.loop.call_soon_threadsafe(self.events.put_nowait, (kind, value))
 
-    def row(self) -> Row:
-        """Its answer, as it grows."""
-        return Row(lambda piece: self.tell("piece", piece), lambda: self.tell("look", None), self.stop, self.stops)
+    def begin(self) -> None:
+        """The model answers, or answers anew."""
+        self.said, self.done = "", False
+
+    def grow(self, text: str, *, whole: bool = False) -> str:
+        """Tell what is new in the text so far, or in the whole text, and return it up to the first stop text."""
+        for stop in self.stops:
+            head, found, _ = text.partition(stop)
+            if found:
+                text, self.done = head, True
+        if text.startswith(self.said) and text != self.said and (whole or not text.endswith(UNFINISHED)):
+            self.tell("piece", text[len(self.said) :])
+            self.said = text
+        return text
 
 
 class Answerer:
-    """The thread that asks one model.
+    """The thread that asks one model. waiting: questions that may wait"""
 
-    waiting: questions that may wait
-    asked:   questions that the model was asked; batches: in so many calls
-    """
-
-    def __init__(self, model: VLM, *, waiting: int, most_together: int = BATCH) -> None:
-        self.model, self.waiting, self.most_together = model, waiting, most_together
-        self.asked = self.batches = 0
+    def __init__(self, model: VLM, *, waiting: int) -> None:
+        self.model, self.waiting = model, waiting
         self._queue: deque[Question] = deque()
         self._asking: list[Question] = []  # now
         self._changed = Condition()
@@ -112,18 +126,18 @@ class Answerer:
             hook.remove()
         with self._changed:
             self._closed = True
-            for one in self._queue:
-                one.stop.set()
+            for question in self._queue:
+                question.stop.set()
             self._changed.notify()
 
     def _watched(self) -> list[Any]:
         """Look before every layer whether somebody waits: a CPU reads a long prompt for minutes."""
 
         def look(*_: Any) -> None:
-            if current_thread() is self._thread and all(one.stop.wanted for one in self._asking):
+            if current_thread() is self._thread and all(question.stop.wanted for question in self._asking):
                 raise Stopped
 
-        lists = (one for one in self.model.model.modules() if isinstance(one, torch.nn.ModuleList))
+        lists = (part for part in self.model.model.modules() if isinstance(part, torch.nn.ModuleList))
         return [layer.register_forward_pre_hook(look) for layers in lists for layer in layers]
 
     def _work(self) -> None:
@@ -134,7 +148,7 @@ class Answerer:
         """The questions to answer together; none when the server ends."""
         with self._changed:
             while True:
-                self._queue = deque(one for one in self._queue if not one.stop.wanted)
+                self._queue = deque(question for question in self._queue if not question.stop.wanted)
                 if self._closed:
                     return []
                 if self._queue:
@@ -142,122 +156,92 @@ class Answerer:
                 self._changed.wait()
             first = self._queue[0]
             # Answers that may need another look are not generated together.
-            most = 1 if first.options.get("looks") == "auto" else self.most_together
-            alike = [one for one in self._queue if one.options == first.options]
-            batch = alike[: self.model.graphs.batches(len(alike), most)[0]]
-            self._queue = deque(one for one in self._queue if one not in batch)
+            looks = first.options.get("looks", self.model.config.looks)
+            alike = [question for question in self._queue if question.options == first.options]
+            batch = alike[: self.model.graphs.batches(len(alike), 1 if looks == "auto" else BATCH)[0]]
+            self._queue = deque(question for question in self._queue if question not in batch)
             return batch
 
     def _answer(self, batch: list[Question]) -> None:
-        rows = [one.row() for one in batch]
+        for question in batch:
+            question.begin()
         self._asking = batch
         try:
-            answers = self._ask(batch, rows)
+            answers = self._ask(batch)
         except Stopped:  # all have left
             return
         except Exception as error:  # whatever it is, the client is told, and the thread goes on
-            if len(batch) > 1 and not any(row.said for row in rows):  # one of them is to blame: each by itself
-                for one in batch:
-                    self._answer([one])
+            if len(batch) > 1 and not any(question.said for question in batch):  # one is to blame: each by itself
+                for question in batch:
+                    self._answer([question])
                 return
-            if not isinstance(error, (ValueError, TypeError)):
+            if error_of(error).status == 500:
                 traceback.print_exception(error)
-            for one in batch:
-                one.tell("error", error)
+            for question in batch:
+                question.tell("error", error)
             return
-        for one, row, answer in zip(batch, rows, answers):
-            text = row.cut(answer.text)
-            if text.startswith(row.said) and len(text) > len(row.said):
-                one.tell("piece", text[len(row.said) :])
-            cut = not row.done and len(answer.tokens) >= one.options["max_new_tokens"]
-            seconds = {**answer.seconds, "choose": answer.seconds.get("choose", 0.0) + one.spent}
-            one.tell("answer", Reply(replace(answer, seconds=seconds), text, row.prompt_tokens, cut))
+        for question, answer in zip(batch, answers):
+            text = question.grow(answer.text, whole=True)
+            cut = not question.done and len(answer.tokens) >= question.options["max_new_tokens"]
+            seconds = {**answer.seconds, "choose": answer.seconds.get("choose", 0.0) + question.spent}
+            question.tell("answer", Reply(replace(answer, seconds=seconds), text, question.prompt_tokens, cut))
 
-    def _ask(self, batch: list[Question], rows: list[Row]) -> list[Answer]:
-        self.asked += len(batch)
-        self.batches += 1
-        ends = end_ids(self.model.model)
-        told = Rows(rows, self.model.adapter.tokenizer, ends)
-        sessions, prompts = [one.session for one in batch], [one.prompt for one in batch]
-        options: Any = {**batch[0].options, "return_details": True, "stopping_criteria": [told]}
+    def _ask(self, batch: list[Question]) -> list[Answer]:
+        growth = Growth(batch, self.model.adapter.tokenizer, end_ids(self.model.model))
+        options: Any = {**batch[0].options, "return_details": True, "stopping_criteria": [growth]}
         if len(batch) == 1:
-            return [self.model.ask(sessions[0], prompts[0], **options)]
+            return [self.model.ask(batch[0].session, batch[0].prompt, **options)]
+        sessions, prompts = [question.session for question in batch], [question.prompt for question in batch]
         return list(self.model.ask(sessions, prompts, **options))
 
 
 def error_of(error: BaseException) -> ApiError:
-    """What the client is told of an error inside an answer."""
+    """What the client is told of an error; of one that the package did not expect nothing of the inside."""
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, ApiError):
+        return error.__cause__  # of the guard, while FastAPI read the body
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, (ValueError, TypeError)):
-        return ApiError(400, " ".join(str(error).split()))
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail))
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:] if first["type"] != "json_invalid")
+        return ApiError(422, f"{where or 'the request'}: {first['msg']}")
+    if isinstance(error, (ValueError, ImportError)):  # of the package: it says what was wrong, or is not installed
+        return ApiError(400 if isinstance(error, ValueError) else 409, " ".join(str(error).split()))
     if isinstance(error, Stopped):
-        return ApiError(499, "the client has left")
+        return ApiError(CLIENT_LEFT, "the client has left")
     return ApiError(500, "an error inside the server")
 
 
-class Row:
-    """One answer of a batch.
+class Growth:
+    """The stopping criterion: it tells each question of a batch its answer as it grows.
 
-    tell:  takes each new piece of text
-    again: called when the model answers anew, after another look; what was told before does not hold any more
-    stops: texts at which the answer ends
+    ends: ids that end an answer
     """
 
-    def __init__(
-        self, tell: Callable[[str], None], again: Callable[[], None], stop: Stop, stops: Sequence[str] = ()
-    ) -> None:
-        self.tell, self.again, self.stop, self.stops = tell, again, stop, tuple(stops)
-        self.said = ""
-        self.done = False
-        self.prompt_tokens = 0
-
-    def restart(self) -> None:
-        """The model has looked again."""
-        self.said, self.done = "", False
-        self.again()
-
-    def grow(self, text: str) -> None:
-        """Tell what is new in the text so far."""
-        text = self.cut(text.lstrip())
-        if text.startswith(self.said) and not text.endswith(UNFINISHED) and len(text) > len(self.said):
-            self.tell(text[len(self.said) :])
-            self.said = text
-
-    def cut(self, text: str) -> str:
-        """The text before the first stop text."""
-        for one in self.stops:
-            head, found, _ = text.partition(one)
-            if found:
-                text, self.done = head, True
-        return text
-
-
-class Rows:
-    """The stopping criterion. ends: ids that end an answer"""
-
-    def __init__(self, rows: Sequence[Row], tokenizer: Any, ends: Sequence[int]) -> None:
-        self.rows, self.tokenizer, self.ends = rows, tokenizer, set(ends)
+    def __init__(self, batch: Sequence[Question], tokenizer: Any, ends: Sequence[int]) -> None:
+        self.batch, self.tokenizer, self.ends = batch, tokenizer, set(ends)
         self.begin: int | None = None
         self.length = 0  # of prompt and answer at the last call
 
     def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
         length = input_ids.shape[1]
         if self.begin is None or length != self.length + 1:  # another prompt: of a further look
-            for row in self.rows if self.begin is not None else ():
-                row.restart()
+            for question in self.batch if self.begin is not None else ():
+                question.begin()
+                question.tell("look", None)  # what was told before does not hold any more
             self.begin = length - 1
             self._count_prompts(input_ids[:, : self.begin])
         self.length = length
-        answers = input_ids[:, self.begin :].tolist()
-        for row, ids in zip(self.rows, answers):
-            if not row.done:
-                row.done = ids[-1] in self.ends or row.stop.wanted
-                row.grow(self.tokenizer.decode(ids, skip_special_tokens=True))
-        return torch.tensor([row.done for row in self.rows], device=input_ids.device)
+        for question, ids in zip(self.batch, input_ids[:, self.begin :].tolist()):
+            if not question.done:
+                question.done = ids[-1] in self.ends or question.stop.wanted
+                question.grow(self.tokenizer.decode(ids, skip_special_tokens=True).lstrip())
+        return torch.tensor([question.done for question in self.batch], device=input_ids.device)
 
     def _count_prompts(self, prompts: Tensor) -> None:
         pad = self.tokenizer.pad_token_id
-        for row, ids in zip(self.rows, prompts):
-            filled = len(self.rows) > 1 and pad is not None  # prompts of one length need no padding
-            row.prompt_tokens = int((ids != pad).sum()) if filled else len(ids)
+        for question, ids in zip(self.batch, prompts):
+            filled = len(self.batch) > 1 and pad is not None  # prompts of one length need no padding
+            question.prompt_tokens = int((ids != pad).sum()) if filled else len(ids)

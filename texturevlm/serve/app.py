@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,7 +23,7 @@ from texturevlm.ask.config import AskConfig
 from texturevlm.defaults import BUDGET
 from texturevlm.placement import TokenConfig
 from texturevlm.serve import asking, chat, page
-from texturevlm.serve.answers import Answerer
+from texturevlm.serve.answers import Answerer, error_of
 from texturevlm.serve.guard import Guard
 from texturevlm.serve.lanes import Lane, Stopped
 from texturevlm.serve.limits import ApiError, Limits
@@ -33,7 +33,6 @@ from texturevlm.serve.proxy import Upstream
 from texturevlm.serve.uploads import Uploads
 
 STATIC = Path(__file__).parent / "static"
-CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
 
 
 @dataclass
@@ -121,35 +120,12 @@ def create_app(settings: Settings) -> Any:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    def answer(error: ApiError) -> JSONResponse:
-        later = {"retry-after": "1"} if error.status == 429 else None
-        return JSONResponse(error.body(), error.status, headers=later)
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        found = error_of(error)
+        if found.status == 500:
+            traceback.print_exception(error)  # for the operator; the client learns nothing of the inside
+        later = {"retry-after": "1"} if found.status == 429 else None
+        return JSONResponse(found.body(), found.status, headers=later)
 
-    @app.exception_handler(ApiError)
-    async def ours(_: Request, error: ApiError) -> JSONResponse:
-        return answer(error)
-
-    @app.exception_handler(Stopped)
-    async def left(_: Request, error: Stopped) -> Response:
-        return Response(status_code=CLIENT_LEFT)
-
-    @app.exception_handler(ValueError)
-    async def bad_value(_: Request, error: ValueError) -> JSONResponse:
-        return answer(ApiError(400, " ".join(str(error).split())))  # of the library: it says what was wrong
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:] if first["type"] != "json_invalid")
-        return answer(ApiError(422, f"{where or 'the request'}: {first['msg']}"))
-
-    @app.exception_handler(HTTPException)
-    async def starlettes(_: Request, error: HTTPException) -> JSONResponse:
-        if isinstance(error.__cause__, ApiError):  # of the guard, while FastAPI read the body
-            return answer(error.__cause__)
-        return answer(ApiError(error.status_code, str(error.detail)))
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        traceback.print_exception(error)  # for the operator; the client learns nothing of the inside
-        return answer(ApiError(500, "an error inside the server"))
+    for kind in (ApiError, Stopped, ValueError, ImportError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)

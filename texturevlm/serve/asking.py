@@ -15,11 +15,12 @@ from starlette.requests import Request
 from texturevlm.ask.answer import Answer
 from texturevlm.ask.attention import question_attention
 from texturevlm.defaults import MOST_FINE_PAGES
-from texturevlm.placement import place
+from texturevlm.placement import TokenConfig, place
 from texturevlm.serve.answers import Event, Question, Reply, error_of
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError
-from texturevlm.serve.page import looks_of, opened, state_of
+from texturevlm.serve.page import looked, looks_of, opened, state_of
+from texturevlm.serve.pictures import KeptImage
 from texturevlm.serve.plans import PageOptions, columns_of
 from texturevlm.vlm.modules import evaluating
 
@@ -73,15 +74,12 @@ async def answer(request: Request, body: AnswerRequest) -> StreamingResponse:
 @router.post("/api/attention")
 async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
     """How much the question attends to each token of the plan with the same settings; all together sum to 1."""
-    state = state_of(request)
-    model = state.settings.model
+    model = state_of(request).settings.model
     if 2 not in looks_of(model):
         raise ApiError(409, "this server has no model whose attention can be read")
-    how = state.settings.config_for(body).tokens
-    state.uploads.get(body.id)
 
-    def work(stop: Stop) -> list[float]:
-        placement = place(opened(request, body.id, body.page).picture(how), body.question, how)
+    def work(image: KeptImage, how: TokenConfig, stop: Stop) -> list[float]:
+        placement = place(image.picture(how), body.question, how)
         stop.check()
         texture, allocation = placement.picture.texture.to(model.device), placement.allocation.to(model.device)
         with model.adapter.lock, evaluating(model.model):
@@ -89,7 +87,7 @@ async def attention(request: Request, body: AnswerRequest) -> dict[str, Any]:
         own: list[float] = weights[: placement.tokens].tolist()
         return own
 
-    return {"attention": await state.looking.run(request, work)}
+    return {"attention": await looked(request, body, work)}
 
 
 async def _sent(question: Question, seconds: float) -> AsyncIterator[str]:

@@ -208,19 +208,20 @@ def uploads_in(messages: list[dict[str, Any]], uploads: Uploads, limits: Limits,
     held = images_of(messages)
     if len(held) > limits.images:
         raise ApiError(413, f"a chat must have at most {limits.images} images, got {len(held)}")
-    return [_image(one, uploads, limits, stop) for one in held]
+    return [_image(url, uploads, limits, stop) for url in held]
 
 
 def _check(messages: list[dict[str, Any]]) -> None:
     for message in messages:
         content = message.get("content")
-        blocks = isinstance(content, list) and all(isinstance(one, dict) and "type" in one for one in content)
+        blocks = isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content)
         if message.get("role") not in ROLES:
             raise ApiError(422, f"messages: role must be one of {', '.join(ROLES)}, got {message.get('role')!r:.40}")
         if not (isinstance(content, str) or blocks):
             raise ApiError(422, "messages: each must have content, a text or a list of blocks with a type")
-        for one in content if isinstance(content, list) else ():
-            if one["type"] not in ("text", "image_url") or (one["type"] == "text") != isinstance(one.get("text"), str):
+        for part in content if isinstance(content, list) else ():
+            text = isinstance(part.get("text"), str)
+            if part["type"] not in ("text", "image_url") or (part["type"] == "text") != text:
                 raise ApiError(422, "messages: a block must be a text or an image_url")
     if not any(message["role"] == "user" for message in messages):
         raise ApiError(422, "messages: one must be of the user")

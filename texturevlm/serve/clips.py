@@ -22,7 +22,7 @@ from texturevlm.types import Texture
 from texturevlm.video import Moment, changed_tiles, choose_clip, upright_moments
 
 
-class KeptScorer:
+class MomentScorer:
     """A scorer that remembers what it read of each moment of a video, and ends when nobody waits.
 
     kept: by the scorer's name and the pixels, which are made anew for every question
@@ -48,7 +48,7 @@ def clip_of(upload: Video, asked: PlanRequest, how: TokenConfig, device: torch.d
     # As `choose_clip` has it, `auto` is the scout, and without a question nothing.
     automatic = "scout" if asked.question.strip() else "none"
     scorer = find_scorer("clip", automatic if how.relevance == "auto" else how.relevance, asked.question)
-    own = replace(how, relevance=KeptScorer(scorer, upload.readings, stop))
+    own = replace(how, relevance=MomentScorer(scorer, upload.readings, stop))
     shown = {moment.time: moment for moment in choose_clip(upright, asked.question, own, device=device)}
     stop.check()
     first, moments = 0, []

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
 
 from texturevlm.serve.limits import ApiError, Limits
 
@@ -74,7 +77,7 @@ class Guard:
             await self.app(scope, body, answer)
         except ApiError as error:
             if not answer.begun:
-                await _refuse(answer, error)
+                await JSONResponse(error.body(), error.status)(scope, receive, answer)
         finally:
             self.held -= 0 if body is None else body.arrived
 
@@ -140,19 +143,10 @@ class _Answer:
         self.send, self.begun = send, False
         self.headers = {**HEADERS, "cache-control": "no-cache" if keep else "no-store"}
 
-    async def __call__(self, message: dict[str, Any]) -> None:
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
             own = {name.lower() for name, _ in message["headers"]}
             more = [(name.encode(), value.encode()) for name, value in self.headers.items() if name.encode() not in own]
             message = {**message, "headers": [*message["headers"], *more]}
         await self.send(message)
-
-
-async def _refuse(send: Any, error: ApiError) -> None:
-    from starlette.responses import JSONResponse
-
-    async def nothing() -> Any:
-        return {"type": "http.disconnect"}
-
-    await JSONResponse(error.body(), error.status)({"type": "http", "method": "GET", "headers": []}, nothing, send)

@@ -27,7 +27,7 @@ from texturevlm.serve.gaze import gaze_map
 from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import LARGEST_BUDGET, ApiError
 from texturevlm.serve.pictures import KeptImage, drawable, read_pages
-from texturevlm.serve.plans import PlanRequest, box_in, name_of, placement_of, plan
+from texturevlm.serve.plans import PageOptions, PlanRequest, box_in, name_of, placement_of, plan
 from texturevlm.serve.uploads import Document, Video, upload_of
 from texturevlm.text.edits import similarity
 from texturevlm.vlm import FAMILIES
@@ -53,7 +53,7 @@ def opened(request: Request, identity: str, page: int) -> KeptImage:
     return found
 
 
-async def looked(request: Request, body: PlanRequest, work: Callable[[KeptImage, TokenConfig, Stop], Any]) -> Any:
+async def looked(request: Request, body: PageOptions, work: Callable[[KeptImage, TokenConfig, Stop], Any]) -> Any:
     """What `work` makes of a page of an upload and of how its tokens are placed, in the lane of such work."""
     state = state_of(request)
     how = state.settings.config_for(body).tokens
@@ -168,8 +168,6 @@ class ReadRequest(PlanRequest):
 @router.post("/api/read")
 async def read(request: Request, body: ReadRequest) -> Any:
     """The text of a box as it is delivered and as it is in the original, and how alike they are, 0 to 1."""
-    if find_spec("rapidocr") is None:
-        raise ApiError(409, "OCR is not installed: pip install 'texturevlm[ocr]'")
 
     def work(image: KeptImage, how: TokenConfig, stop: Stop) -> dict[str, Any]:
         left, top, right, bottom = box = pixel_box(body.box, image.texture.size)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock, RLock
 from time import perf_counter
@@ -25,7 +24,7 @@ from texturevlm.pages.pictures import PagePictures, Sight
 from texturevlm.placement import Picture, TokenConfig, prepare
 from texturevlm.rebuilding import median_grey
 from texturevlm.serve.lanes import Stop
-from texturevlm.serve.uploads import Document, Upload, held_bytes
+from texturevlm.serve.uploads import Document, Upload, Video, held_bytes
 from texturevlm.types import Texture
 
 LAYER_TEXELS = 1 << 19  # of a layer that is drawn, at most
@@ -92,16 +91,22 @@ def drawable(name: str) -> bool:
     return CHANNELS[name].cost != "model" and not CHANNELS[name].needs
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Something that is kept. held: gives all tensors in it, nested"""
+class Entry:
+    """Something that is made when it is first wanted. held: all tensors in it, nested"""
 
-    value: Any
-    held: Callable[[], Any]
+    def __init__(self, held: Callable[[Any], Any]) -> None:
+        self.held, self.lock, self.value = held, Lock(), None
+
+    def get(self, make: Callable[[], Any]) -> Any:
+        """Made once, also if two ask at once."""
+        with self.lock:
+            if self.value is None:
+                self.value = make()
+            return self.value
 
     @property
     def nbytes(self) -> int:
-        return held_bytes(self.held())
+        return 0 if self.value is None else held_bytes(self.held(self.value))
 
 
 class Pictures:
@@ -113,31 +118,25 @@ class Pictures:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes, self.device = nbytes, device
         self.opened = 0  # things that were made, for the tests and /api/about
-        self._kept: OrderedDict[tuple[str, int | str], Kept] = OrderedDict()
-        self._making: dict[tuple[str, int | str], Lock] = {}
+        self._kept: OrderedDict[tuple[str, int | str], Entry] = OrderedDict()
         self._lock = Lock()
 
     def get(self, upload: Upload, page: int = 0) -> KeptImage:
         """A page of an upload."""
-
-        def make() -> Kept:
-            image = KeptImage(upload.open(page, self.device))
-            return Kept(image, image.held)
-
-        found: KeptImage = self._find((upload.key, page), make)
+        found: KeptImage = self._find(
+            (upload.key, page), lambda: KeptImage(upload.open(page, self.device)), KeptImage.held
+        )
         return found
 
     def document(self, upload: Document) -> PagePictures:
         """All pages of a document."""
-
-        def make() -> Kept:
-            pages = PagePictures(upload.pdf)
-            return Kept(pages, pages.held)
-
-        found: PagePictures = self._find((upload.key, "document"), make)
+        key = upload.key, "document"
+        found: PagePictures = self._find(key, lambda: PagePictures(upload.pdf), PagePictures.held)
         return found
 
-    def whole(self, upload: Upload, model: VLM, question: str, how: AskConfig, stop: Stop) -> tuple[Any, float]:
+    def whole(
+        self, upload: Document | Video, model: VLM, question: str, how: AskConfig, stop: Stop
+    ) -> tuple[Any, float]:
         """A whole document or video, as `VLM.ask` takes it; and the seconds that this took. The pages of a document are
         read and chosen here, so that the thread that asks the model does not wait for them."""
         began = perf_counter()
@@ -147,28 +146,21 @@ class Pictures:
             session = model.prepare(pages)
             session.about(question, how)
             return session, perf_counter() - began
+        video = self._find((upload.key, "video"), lambda: model.prepare(upload.source(stop)), vars)
+        return video, perf_counter() - began
 
-        def make() -> Kept:
-            video = model.prepare(upload.source(stop))
-            return Kept(video, lambda: vars(video))
+    def _find(self, key: tuple[str, int | str], make: Callable[[], Any], held: Callable[[Any], Any]) -> Any:
+        def counted() -> Any:
+            found = make()
+            self.opened += 1
+            return found
 
-        return self._find((upload.key, "video"), make), perf_counter() - began
-
-    def _find(self, key: tuple[str, int | str], make: Callable[[], Kept]) -> Any:
-        """Made once, also if two ask at once."""
         with self._lock:
-            making = self._making.setdefault(key, Lock())
-        with making:
-            try:
-                found = self._kept.get(key) or make()
-                with self._lock:
-                    self.opened += key not in self._kept
-                    self._kept[key] = found
-                    self._kept.move_to_end(key)
-            finally:
-                self._making.pop(key, None)
+            kept = self._kept.setdefault(key, Entry(held))
+            self._kept.move_to_end(key)
+        found = kept.get(counted)
         self.trim()  # also of what was there: more may have been made of others
-        return found.value
+        return found
 
     def trim(self) -> None:
         """Let the oldest leave until the rest fits."""

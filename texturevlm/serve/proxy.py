@@ -28,6 +28,7 @@ from texturevlm.serve.plans import box_in
 
 CHAT = "/chat/completions"
 LARGEST_ANSWER = 1 << 24  # bytes of what the other server answers
+UNREADABLE = "the upstream server gave no answer that can be read"
 
 
 def rewritten(
@@ -103,39 +104,44 @@ class Upstream:
 
     async def ask(self, request: Request, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The whole answer; given up when the client leaves."""
-        task = asyncio.ensure_future(self._asked(asked))
+        task = asyncio.ensure_future(self._whole(asked))
         return await until_left(request, task, Stop(), seconds)
 
-    async def _asked(self, asked: dict[str, Any]) -> dict[str, Any]:
-        import httpx
-
-        try:
-            async with self._client() as client:
-                answer = await client.post(self.url.rstrip("/") + CHAT, json=asked)
-            found = answer.json() if len(answer.content) <= LARGEST_ANSWER else None
-        except (httpx.HTTPError, json.JSONDecodeError):
-            raise ApiError(502, "the upstream server gave no answer that can be read") from None
-        if answer.status_code == 429:
-            raise ApiError(429, "the upstream server is busy; try again in a moment")
-        if answer.status_code != 200 or not isinstance(found, dict):
-            raise ApiError(502, f"the upstream server answered {answer.status_code}")
+    async def _whole(self, asked: dict[str, Any]) -> dict[str, Any]:
+        async with self._client() as client:
+            answer = await self._sent(client, asked, stream=False)
+            try:
+                found = answer.json() if len(answer.content) <= LARGEST_ANSWER else None
+            except json.JSONDecodeError:
+                found = None
+        if not isinstance(found, dict):
+            raise ApiError(502, UNREADABLE)
         return found
 
     async def stream(self, asked: dict[str, Any], label: dict[str, Any]) -> AsyncIterator[str]:
         """The pieces of the answer, each labelled; raises before the first if the other server refuses."""
-        import httpx
-
         client = self._client()
         try:
-            wanted = client.build_request("POST", self.url.rstrip("/") + CHAT, json=asked)
-            answer = await client.send(wanted, stream=True)
-        except httpx.HTTPError:
+            answer = await self._sent(client, asked, stream=True)
+        except ApiError:
             await client.aclose()
-            raise ApiError(502, "the upstream server gave no answer that can be read") from None
-        if answer.status_code != 200:
-            await client.aclose()
-            raise ApiError(429 if answer.status_code == 429 else 502, f"the upstream server said {answer.status_code}")
+            raise
         return _relayed(client, answer, {"mode": "proxy", **label})
+
+    async def _sent(self, client: Any, asked: dict[str, Any], *, stream: bool) -> Any:
+        """What the other server answers, if it does not refuse."""
+        import httpx
+
+        try:
+            wanted = client.build_request("POST", self.url.rstrip("/") + CHAT, json=asked)
+            answer = await client.send(wanted, stream=stream)
+        except httpx.HTTPError:
+            raise ApiError(502, UNREADABLE) from None
+        if answer.status_code == 429:
+            raise ApiError(429, "the upstream server is busy; try again in a moment")
+        if answer.status_code != 200:
+            raise ApiError(502, f"the upstream server answered {answer.status_code}")
+        return answer
 
 
 async def _relayed(client: Any, answer: Any, label: dict[str, Any]) -> AsyncIterator[str]:

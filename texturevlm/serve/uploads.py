@@ -27,7 +27,7 @@ from texturevlm.serve.lanes import Stop
 from texturevlm.serve.limits import ApiError, Limits
 from texturevlm.serve.pdfs import SafePdf
 from texturevlm.types import Texture
-from texturevlm.video import Moment, bytes_source, keep_moments, open_video
+from texturevlm.video import FrameSource, Moment, bytes_source, keep_moments, open_video
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 LONGEST_NAME = 200  # characters of a file's name that are kept, to be shown
@@ -58,10 +58,6 @@ class Upload:
         """A page without mip levels."""
         return open_image(opened_image(self.content, self.limits), device)
 
-    def source(self, stop: Stop) -> Any:
-        """All pages, as `VLM.prepare` takes them."""
-        return opened_image(self.content, self.limits)
-
     def check(self, stop: Stop) -> None:
         """Refuse what cannot be opened, or is too large, before it is kept."""
         opened_image(self.content, self.limits)
@@ -86,9 +82,6 @@ class Document(Upload):
 
     def open(self, page: int, device: torch.device) -> Texture:
         return self.pdf.texture(page, min(PAGE_PIXELS, self.limits.pixels), device)
-
-    def source(self, stop: Stop) -> Any:
-        return self.pdf
 
     def check(self, stop: Stop) -> None:
         if self.pages > self.limits.pages:
@@ -116,7 +109,8 @@ class Video(Upload):
     def open(self, page: int, device: torch.device) -> Texture:
         return Texture((self.moments[page].frames[:1].to(device).float() / 255,))
 
-    def source(self, stop: Stop) -> Any:
+    def source(self, stop: Stop) -> FrameSource:
+        """All frames, as `VLM.prepare` takes them."""
         kind = video_format(self.content)
         frames = bytes_source(self.content, kind, VIDEO_FPS, self.limits.pixels, before_packet=stop.check)
         return open_video(frames, seconds=self.limits.video_seconds)
@@ -127,7 +121,7 @@ class Video(Upload):
             raise ApiError(400, "the video has no frame that can be read")
 
     def about(self) -> dict[str, Any]:
-        return {**super().about(), "times": [round(one.time, 3) for one in self.moments]}
+        return {**super().about(), "times": [round(moment.time, 3) for moment in self.moments]}
 
 
 def held_bytes(held: Any) -> int:
@@ -208,7 +202,7 @@ class Uploads:
         identity = secrets.token_urlsafe(16)
         with self._lock:
             self._kept[identity] = upload
-            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > self.limits.kept_bytes:
+            while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > self.limits.kept_bytes:
                 self._kept.popitem(last=False)
         return identity
 

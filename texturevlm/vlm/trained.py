@@ -6,7 +6,7 @@ checkpoint that was trained on chosen tokens names its own, so that nobody has t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -51,21 +51,27 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     levels, coordinates: those that its family has
     """
     table = getattr(config, TABLE, None) or {}
-    known = [known_field.name for known_field in fields(Trained)]
+    if not isinstance(table, Mapping):
+        raise ValueError(f"adapt: {TABLE} of config.json must be a table, got {table!r:.60}")
+    known = [column.name for column in fields(Trained)]
     for name in table:
         check_choice("adapt", f"{TABLE} of config.json", name, known)
     found = Trained(**table)
     if (weights := found.confidence) is not None:
-        if len(weights) != CONFIDENCE or not all(isinstance(weight, (int, float)) for weight in weights):
+        numbers = isinstance(weights, (list, tuple)) and all(isinstance(weight, (int, float)) for weight in weights)
+        if not numbers or len(weights) != CONFIDENCE:
             wanted = f"{CONFIDENCE} numbers"
             raise ValueError(f"adapt: confidence in {TABLE} of config.json must be {wanted}, got {weights!r:.60}")
         found = replace(found, confidence=tuple(map(float, weights)))
-    if found.fine_pages is not None:
-        check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
-    if found.answer_tokens is not None:
-        check_count("adapt", f"answer_tokens in {TABLE} of config.json", found.answer_tokens, 1)
+    try:
+        if found.fine_pages is not None:
+            check_count("adapt", f"fine_pages in {TABLE} of config.json", found.fine_pages, 1, MOST_FINE_PAGES)
+        if found.answer_tokens is not None:
+            check_count("adapt", f"answer_tokens in {TABLE} of config.json", found.answer_tokens, 1)
+    except TypeError as error:  # a value of another kind in a file is no fault of a program
+        raise ValueError(str(error)) from error
     if not isinstance(found.suffix, str | None):
-        raise TypeError(f"adapt: suffix in {TABLE} of config.json must be a text, got {found.suffix!r:.60}")
+        raise ValueError(f"adapt: suffix in {TABLE} of config.json must be a text, got {found.suffix!r:.60}")
     if "finer" in table:
         found = replace(found, finer=read_finer(table["finer"]))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)

@@ -106,7 +106,7 @@ def prompts_for(vlm: VLM, text: str, sights: Sequence[PageSight], open_page: Pag
 def answered(vlm: VLM, prompts: Sequence[Prompt], right: Sequence[Sequence[str]]) -> list[Said]:
     """What the answers to the prompts are worth, all asked at once. right: the answers that count, per prompt"""
     options = {"do_sample": False, "max_new_tokens": LENGTH}
-    answers = vlm.generator.details([one.asked for one in prompts], options, {})
+    answers = vlm.generator.answers([one.asked for one in prompts], options, {})
     return [
         Said(one.pages, one.worth, anls(answer.text, true), mean(answer.logprobs), answer.unreadable or 0.0)
         for one, answer, true in zip(prompts, answers, right)
