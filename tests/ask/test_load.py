@@ -12,7 +12,8 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.test_cli import status
 from tests.vlm import small
-from texturevlm.ask import attended, load_vlm
+from texturevlm.ask import attention as attended
+from texturevlm.ask import load_vlm
 from texturevlm.ask import model as asking
 from texturevlm.ask.attention import question_attention
 from texturevlm.ask.processor import TextureProcessor

@@ -30,9 +30,9 @@ ANSWER = 4  # tokens
 
 
 def geometry(rows: torch.Tensor, width: int) -> np.ndarray:
-    """(N, 10): the numbers behind the pixels of packed rows, as vlm/packed.py has them: patch, extent, token, grid,
+    """(N, 10): the numbers behind the pixels of packed rows, as vlm/places.py has them: patch, extent, token, grid,
     moment, begins."""
-    from texturevlm.vlm.packed import unpack
+    from texturevlm.vlm.places import unpack
 
     parts = unpack(rows, width)[1]
     return torch.cat([parts.patch, parts.extent, parts.token, parts.grid, parts.moment, parts.begins], -1).numpy()
