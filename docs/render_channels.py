@@ -33,7 +33,7 @@ texturevlm channels examples/invoice.png --channels fast --out layers.png
 ```python
 import texturevlm as tv
 
-layers = tv.build_channels(tv.Texture.open("examples/photo.jpg"), ["edges", "saliency", "text"])
+layers = build_channels(tv.Texture.open("examples/photo.jpg"), ["edges", "saliency", "text"])
 print(layers.names, layers.levels[0].shape)
 ```
 ```text

@@ -22,6 +22,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 import texturevlm as tv
+from texturevlm.ask.processor import TextureProcessor
 
 Sample = dict[str, str]
 IGNORED = -100  # a label that the loss leaves out
@@ -127,7 +128,7 @@ def train(samples: list[Sample], options: argparse.Namespace) -> list[float]:
 
 def load_tuned(model: str, adapter: Path, *, budget: int, relevance: str) -> tv.VLM:
     """The model with its adapter, at one budget."""
-    processor = tv.TextureProcessor.from_pretrained(adapter, budget=budget, relevance=relevance)
+    processor = TextureProcessor.from_pretrained(adapter, budget=budget, relevance=relevance)
     tuned = PeftModel.from_pretrained(tv.load_vlm(model).model, adapter)
     return tv.VLM(tuned, processor)
 

@@ -48,7 +48,7 @@ OWNERS = {
     "texturevlm/video/update_gpu.py": 1,
     "texturevlm/vlm/captured.py": 2,
     "texturevlm/vlm/captured_decode.py": 1,
-    "texturevlm/vlm/token_memory.py": 2,  # tests/video/test_conversation.py
+    "texturevlm/vlm/growing.py": 2,  # tests/video/test_conversation.py
 }
 
 
@@ -75,8 +75,8 @@ def qwen():
 
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
-    for module in ("texturevlm.ask.captured_models", "texturevlm_lab.rivals.hooks.captured"):
-        monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+    for module in ("texturevlm.ask.generation", "texturevlm_lab.rivals.hooks.captured"):
+        monkeypatch.setattr(f"{module}.CapturedPrefill", partial(vlm.CapturedPrefill, compiled=False))
 
 
 def tokens(**options):
@@ -122,7 +122,7 @@ def test_ask(traced, captured_on_cpu, qwen):
         assert found[0].tokens == found[1].tokens
         assert found[0].logprobs == pytest.approx(found[1].logprobs, abs=1e-4)
     assert asked.reasons == []
-    model = {"FixedBudget._run_tower", "FixedBudget._run_prefill", "CapturedDecode._step"}
+    model = {"CapturedPrefill._run_tower", "CapturedPrefill._run_prefill", "CapturedDecode._step"}
     assert set(captured_on_cpu.functions) == {"CapturedChoice._parts", *model}
     assert captured_on_cpu.replays.count("CapturedChoice._parts") == 2
     compare(LAUNCHES, "ask", traced)

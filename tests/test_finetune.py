@@ -16,6 +16,7 @@ from PIL import Image
 
 import texturevlm as tv
 from tests.vlm import small
+from texturevlm.ask.processor import TextureProcessor
 
 pytest.importorskip("peft", reason="needs the extra finetune")
 transformers = pytest.importorskip("transformers")
@@ -184,7 +185,7 @@ def test_training_goes_on_from_a_checkpoint(printed, finetune, folder, capsys):
 
 
 def test_only_the_answer_has_labels_and_each_sample_its_own_budget(finetune, folder):
-    processor = tv.TextureProcessor.from_pretrained(folder / "model", budget=BUDGETS, relevance=("none", "scout"))
+    processor = TextureProcessor.from_pretrained(folder / "model", budget=BUDGETS, relevance=("none", "scout"))
     collator = pickle.loads(pickle.dumps(finetune.Collator(processor)))  # as a spawned worker gets it
     random.seed(0)
     batch = collator(finetune.read_samples(folder / "samples.jsonl"))
@@ -198,7 +199,7 @@ def test_only_the_answer_has_labels_and_each_sample_its_own_budget(finetune, fol
 
 
 def test_the_prompt_is_the_one_that_is_asked(finetune, folder):
-    processor = tv.TextureProcessor.from_pretrained(folder / "model", relevance="none")
+    processor = TextureProcessor.from_pretrained(folder / "model", relevance="none")
     prompt, _ = finetune.Collator(processor).rendered({"question": QUESTION, "answer": "red"})
     assert prompt == processor.apply_chat_template(
         [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}],
@@ -213,12 +214,12 @@ def test_the_prompt_is_the_one_that_is_asked(finetune, folder):
 
 def test_another_chat_template_is_taken_and_saved(folder, tmp_path):
     """TRL sets one."""
-    processor = tv.TextureProcessor.from_pretrained(folder / "model")
+    processor = TextureProcessor.from_pretrained(folder / "model")
     processor.chat_template = other = TEMPLATE.replace("assistant", "robot")
     messages = [{"role": "user", "content": QUESTION}]
     assert processor.apply_chat_template(messages, add_generation_prompt=True).endswith("robot\n")
     processor.save_pretrained(tmp_path)
-    assert tv.TextureProcessor.from_pretrained(tmp_path).chat_template == other
+    assert TextureProcessor.from_pretrained(tmp_path).chat_template == other
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import texturevlm as tv
 from texturevlm.frame import Frame, TextRegion, check_turn, following, upright_frame, upright_size
 from texturevlm.relevance import orientation, prepare
 from texturevlm.relevance.orientation import line_angles
-from texturevlm.vlm.upright import as_read, reading_angle
+from texturevlm.vlm.views import as_read, reading_angle
 
 SIZE = (96, 160)
 

@@ -8,7 +8,9 @@ import torch
 
 import texturevlm as tv
 from tests.test_cli import PHOTO, status
-from texturevlm.relevance import prepare
+from texturevlm.channels import build as build_channels
+from texturevlm.rebuilding import resized
+from texturevlm.relevance import find_relevance, prepare
 
 IMAGE = torch.rand(3, 48, 64)
 
@@ -29,11 +31,11 @@ NOT_A_TEXTURE = r"{}: texture must be a Texture \(Texture.open makes one\), got 
 def test_an_image_in_place_of_a_texture_is_named(allocation):
     for name, call in {
         "prepare": lambda: prepare(IMAGE, "scout"),
-        "find_relevance": lambda: tv.find_relevance(IMAGE, relevance="none"),
+        "find_relevance": lambda: find_relevance(IMAGE, relevance="none"),
         "sample": lambda: tv.sample(IMAGE, allocation),
         "rebuild": lambda: tv.rebuild(IMAGE, allocation),
-        "resized": lambda: tv.resized(IMAGE),
-        "build": lambda: tv.build_channels(IMAGE, ["edges"]),
+        "resized": lambda: resized(IMAGE),
+        "build": lambda: build_channels(IMAGE, ["edges"]),
     }.items():
         with pytest.raises(TypeError, match=NOT_A_TEXTURE.format(name)):
             call()

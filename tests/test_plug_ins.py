@@ -1,4 +1,5 @@
-"""A little package of somebody else adds an allocator and a scorer: by entry point and as objects, at every door."""
+"""A little package of somebody else adds an allocator, a scorer and a family: by entry point and as objects, at every
+door."""
 
 import json
 import sys
@@ -13,7 +14,8 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.cli import main
 from texturevlm.corpus.build import check_recipe
 from texturevlm.corpus.recipe import Recipe
-from texturevlm.relevance import client_scorers, reads_question
+from texturevlm.placement import TokenConfig, place, prepare
+from texturevlm.relevance import client_scorers, find_relevance, reads_question
 
 SOURCE = """
 import torch
@@ -33,12 +35,28 @@ class Corner:
         query[:, 0, 0] = 1.0
         return (query if question else None), maps
 """
+FAMILY = """
+import transformers
+from texturevlm.vlm.families.projected import Llava
+
+class StrangerConfig(transformers.LlavaConfig):
+    model_type = "stranger_vl"
+
+class StrangerVLM(transformers.LlavaForConditionalGeneration):
+    config_class = StrangerConfig
+
+class StrangerFamily(Llava):
+    architecture = "stranger_vl:StrangerVLM"
+"""
 ENTRY_POINTS = """
 [texturevlm.allocators]
 sparse = stranger:sparse
 
 [texturevlm.scorers]
 corner = stranger:Corner
+
+[texturevlm.families]
+stranger_vl = stranger_vl:StrangerFamily
 """
 
 
@@ -51,13 +69,15 @@ def stranger(tmp_path, monkeypatch):
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
     (site / "stranger.py").write_text(SOURCE)
+    (site / "stranger_vl.py").write_text(FAMILY)
     monkeypatch.syspath_prepend(site)
     registry.plug_ins.cache_clear()
     import stranger
 
     yield stranger
     registry.plug_ins.cache_clear()
-    sys.modules.pop("stranger")
+    for name in ("stranger", "stranger_vl"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -71,10 +91,10 @@ def test_both_are_used_by_choose_tokens_and_compile(stranger, image, by):
     given = dict(zip(("allocator", "relevance"), how))
     texture = tv.Texture.open(image)
     chosen = tv.choose_tokens(texture, "where?", budget=20, patch=16, **given)
-    wanted = ALLOCATORS["resize"](texture, tv.find_relevance(texture, patch=16, relevance="none"), budget=10, patch=16)
+    wanted = ALLOCATORS["resize"](texture, find_relevance(texture, patch=16, relevance="none"), budget=10, patch=16)
     assert torch.equal(chosen.centre, wanted.centre)
     shared = tv.choose_tokens([texture, texture], "where?", budget=40, patch=16, share=True, **given)
-    assert len(shared) == 2 and tv.find_relevance(texture, "where?", relevance=how[1]).mass[0, 0, 0] > 0.85
+    assert len(shared) == 2 and find_relevance(texture, "where?", relevance=how[1]).mass[0, 0, 0] > 0.85
     look = tv.compile((96, 128), 20, patch=16, device="cpu", **given)
     assert torch.equal(look(image, "where?").allocation.centre, wanted.centre)
 
@@ -88,6 +108,50 @@ def test_their_names_are_used_by_commands_corpora_and_streams(stranger, image, t
     check_recipe(Recipe(source=str(tmp_path), kind="folder", allocator="sparse", relevance="corner"))
     stream = tv.VideoStream((96, 128), 20, "sparse", patch=16, relevance="corner", query="where?")
     assert stream.step(image).allocation.valid.sum() <= 10
+
+
+@pytest.fixture
+def checkpoint(stranger, tmp_path):
+    """A small model of their family on a disk."""
+    models = pytest.importorskip("tests.ask.models")
+    import stranger_vl
+
+    llava, processor = models.built("llava")
+    config = stranger_vl.StrangerConfig(**{k: v for k, v in llava.config.to_dict().items() if k != "model_type"})
+    model = stranger_vl.StrangerVLM(config)
+    model.load_state_dict(llava.state_dict())
+    folder = tmp_path / "checkpoint"
+    model.save_pretrained(folder)
+    processor.tokenizer.save_pretrained(folder)
+    processor.image_processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("by", ["name", "object"])
+def test_all_three_are_used_where_a_model_is_asked(stranger, checkpoint, image, by):
+    how = {"name": ("sparse", "corner"), "object": (stranger.sparse, stranger.Corner())}[by]
+    given = dict(zip(("allocator", "relevance"), how))
+    vlm = tv.load_vlm(checkpoint, budget=20, device="cpu")
+    assert type(vlm.adapter).__name__ == "StrangerFamily" and vlm.model.config.model_type == "stranger_vl"
+    config = TokenConfig(20, patch=vlm.adapter.side, **given)
+    placed = place(prepare(image, config), "what is the total ?", config)
+    assert 0 < placed.tokens <= 10 and placed.relevance.scorer == "corner"
+    answer = vlm.ask(image, "what is the total ?", return_details=True, max_new_tokens=2, **given)
+    (read,) = answer.placements
+    assert torch.equal(read.allocation.centre, placed.allocation.centre) and answer.tokens
+    network, own = vlm.detach(), vlm.processor.processor
+    processor = tv.attach(network, own, budget=20, **given)
+    inputs = processor(images=image, text=processor.image_token, question="what is the total ?", return_tensors="pt")
+    assert (inputs["input_ids"] == network.config.image_token_id).sum() == placed.tokens
+    assert network(**inputs).logits.isfinite().all()
+    processor.detach()
+
+
+def test_without_their_package_the_family_is_unknown(checkpoint):
+    registry.plug_ins.cache_clear()
+    sys.path.remove(str(checkpoint.parent / "site"))
+    with pytest.raises(ValueError, match=r"load_vlm: model_type of .* must be one of qwen3_vl, .*got 'stranger_vl'"):
+        tv.load_vlm(checkpoint)
 
 
 def test_a_client_cannot_name_a_plug_in(stranger):

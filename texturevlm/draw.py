@@ -1,5 +1,7 @@
 """Pictures: what the tokens deliver, their footprints, the relevance they were chosen by, and a sheet of all layers."""
 
+from __future__ import annotations
+
 import math
 import time
 from bisect import bisect_right
@@ -14,9 +16,9 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
-from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part, scaled
+from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part
 from texturevlm.placement import Placement
-from texturevlm.rebuilding import rebuild, resized
+from texturevlm.rebuilding import PixelBox, median_grey, rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
 from texturevlm.types import COLOURS, Allocation, Texture
 
@@ -29,6 +31,7 @@ WASH = 70  # of 255: opacity of a footprint's colour
 MARGIN = 16
 PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
 INK, PAPER, FAINT, _EMPTY = (25, 28, 35), (255, 255, 255), (120, 125, 135), (244, 244, 246)
+KEPT = (150, 155, 165)  # of a stream's tokens that were not sampled again
 _TILE, _GAP, _CAPTION, _COLUMNS = 232, 14, 46, 8  # of the sheet of layers
 
 
@@ -42,30 +45,28 @@ class Panel(NamedTuple):
     key: Image.Image | None = None
 
 
-def look_picture(
-    texture: Texture, allocation: Allocation, point: tuple[float, float] | None = None, *, base: float = 0.0
-) -> Image.Image:
+def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, float] | None = None) -> Image.Image:
     """The whole image resized to the budget, what the tokens deliver, and their footprints; below, a close-up.
 
-    point: (x, y) in level-0 pixels that the close-up shows; the centre of the finest footprint if None
-    base:  for the legend: the level of the texture in an image that it stands for
+    allocation: of the image; the texture may hold a smaller copy of it
+    point:      (x, y) in pixels of the texture that the close-up shows; the centre of the finest footprint if None
     """
+    placed = allocation.scaled_to(texture.size)
     if point is None:
-        finest = torch.where(allocation.valid[0], allocation.area[0], math.inf).argmin()
-        point = tuple(allocation.centre[0, finest].tolist())
+        finest = torch.where(placed.valid[0], placed.area[0], math.inf).argmin()
+        point = tuple(placed.centre[0, finest].tolist())
     if texture.pages is not None:
-        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, point)
-        place = (point[0] / 2**level, point[1] / 2**level)
-        above = look_picture(whole, scaled(allocation, whole.size), place, base=level)
+        (whole, scale), (fine, box) = coarse_part(texture), fine_part(texture, point)
+        above = look_picture(whole, allocation, (point[0] * scale, point[1] * scale))
         return stacked([above, look_picture(fine, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
-    baseline = to_pil(resized(texture, budget=allocation.budget, patch=allocation.patch))
-    seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
+    view = View.of(texture, placed, point)
+    how: Any = {"budget": allocation.budget, "patch": allocation.patch}
+    baseline, close_up = to_pil(resized(view.whole, **how)), to_pil(resized(texture, **how, box=view.near))
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
-    near = _around(point, original.size)
     return _arrange(
-        Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(baseline, near)),
-        Panel(f"level of detail: {tokens}", seen, "close-up", _enlarge(seen, near)),
-        _footprints_panel(original, allocation, near, base),
+        Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(close_up)),
+        Panel(f"level of detail: {tokens}", view.seen, "close-up", view.seen_near),
+        view.footprints(allocation),
     )
 
 
@@ -82,42 +83,74 @@ def draw(placements: Sequence[Placement], titles: str | Sequence[str] = "") -> I
     return stacked(drawn)
 
 
-def question_picture(
-    texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "", *, base: float = 0.0
-) -> Image.Image:
+def question_picture(texture: Texture, allocation: Allocation, relevance: Relevance, question: str = "") -> Image.Image:
     """What the tokens deliver, their footprints, and the relevance that they were chosen by; below, a close-up.
 
     The close-up shows the most relevant part, beside the original and the whole image resized to as many tokens.
-    base: as in `look_picture`
+    allocation: as in `look_picture`
     """
     if texture.pages is not None:
-        (whole, level), (fine, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
-        shown = scaled(allocation, whole.size), replace(relevance, size=whole.size)
+        (whole, _), (fine, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
         title = f"the part at {box[1]}, {box[0]} of {texture.size[1]} x {texture.size[0]} pixels"
         below = question_picture(fine, cut(allocation, box), cut_relevance(relevance, box), title)
-        return stacked([question_picture(whole, *shown, question, base=level), below])
-    seen, original = to_pil(rebuild(texture, allocation)), to_pil(texture.levels[0])
+        return stacked([question_picture(whole, allocation, replace(relevance, size=whole.size), question), below])
+    point = weightiest(relevance, _close_up_size(texture.size))
+    view = View.of(texture, allocation.scaled_to(texture.size), point)
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
     described = getattr(known, "description", relevance.scorer)
-    near = _around(weightiest(relevance, _close_up_size(original.size)), original.size)
-    baseline = to_pil(resized(texture, budget=used, patch=allocation.patch, box=near))  # the close-up shows no more
+    baseline = _enlarge(to_pil(resized(texture, budget=used, patch=allocation.patch, box=view.near)))
     tokens = f"{used} tokens of {allocation.patch}x{allocation.patch}"
     caption, key = "close-up of the whole image resized to as many tokens", _key(HEAT, "matters least", "matters most")
     return _arrange(
-        Panel(f"what the model sees: {tokens}", _framed(seen, near), "close-up", _enlarge(seen, near)),
-        _footprints_panel(original, allocation, near, base),
-        Panel(f"relevance, by {described}", heat(original, relevance), caption, _enlarge(baseline), key),
+        Panel(
+            f"what the model sees: {tokens}", _framed(view.seen, view.near, texture.size), "close-up", view.seen_near
+        ),
+        view.footprints(allocation),
+        Panel(f"relevance, by {described}", heat(view.original, relevance), caption, baseline, key),
         heading=question,
     )
 
 
-def _footprints_panel(
-    original: Image.Image, allocation: Allocation, near: tuple[int, int, int, int], base: float
-) -> Panel:
-    """The footprints over the original; near: the box of the close-up."""
-    picture, close_up = footprints(original, allocation), _enlarge(original, near)
-    return Panel("footprints by level", picture, "close-up of the original", close_up, legend(allocation, base))
+class View(NamedTuple):
+    """An image and what its tokens deliver: all of it at the mip level that a panel needs, and a close-up of level 0.
+
+    near: the box of the close-up
+    """
+
+    whole: Texture
+    near: PixelBox
+    original: Image.Image
+    seen: Image.Image
+    original_near: Image.Image
+    seen_near: Image.Image
+
+    @classmethod
+    def of(cls, texture: Texture, allocation: Allocation, point: tuple[float, float]) -> View:
+        whole, near = panel_level(texture), _around(point, texture.size)
+        left, top, right, bottom = near
+        original, grey = to_pil(texture.levels[0][..., top:bottom, left:right]), median_grey(whole)
+        return cls(
+            whole,
+            near,
+            to_pil(whole.levels[0]),
+            to_pil(rebuild(whole, allocation.scaled_to(whole.size), grey=grey)),
+            _enlarge(original),
+            _enlarge(to_pil(rebuild(texture, allocation, box=near, grey=grey))),
+        )
+
+    def footprints(self, allocation: Allocation) -> Panel:
+        """The footprints over the original."""
+        picture = footprints(self.original, allocation)
+        return Panel("footprints by level", picture, "close-up of the original", self.original_near, legend(allocation))
+
+
+def panel_level(texture: Texture, size: tuple[int, int] = (PANEL, TALLEST)) -> Texture:
+    """The coarsest mip level that has the pixels of a panel of a size (width, height), as an image of its own."""
+    shrunk = max(1.0, texture.size[1] / size[0], texture.size[0] / size[1])
+    number = int(math.log2(shrunk))
+    levels = texture.mipmapped(number + 1).levels[number:]
+    return Texture(levels, texture.names, reduce=texture.reduce)
 
 
 def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
@@ -147,12 +180,16 @@ def to_pil(image: Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
 
 
-def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
-    """An image with its tokens' footprints drawn on top, the coarse ones first, coloured by level."""
+def footprints(image: Image.Image, allocation: Allocation, kept: Tensor | None = None) -> Image.Image:
+    """An image, or a smaller copy of it, with its tokens' footprints on top, the coarse ones first, coloured by level.
+
+    kept: (K,), tokens that are only outlined, in grey, below the others
+    """
     picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
     over = Image.new("RGBA", image.size)
     draw = ImageDraw.Draw(over)
     line = max(1, round(max(image.size) / 700))
+    allocation = allocation.scaled_to((image.height, image.width))
     low, high = _level_range(allocation)
     half = allocation.patch / 2
     centre, ddx, ddy = (tensor[0].double().cpu() for tensor in (allocation.centre, allocation.ddx, allocation.ddy))
@@ -160,17 +197,18 @@ def footprints(image: Image.Image, allocation: Allocation) -> Image.Image:
     around = ((-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1))
     corners = torch.stack([centre + u * half * ddx + v * half * ddy for u, v in around], 1).flatten(1).tolist()
     colours = ramp_colours((level - low) / (high - low)).round().astype(int).tolist()
-    for slot in sorted(allocation.valid[0].nonzero()[:, 0].tolist(), key=lambda slot: -level[slot]):
-        draw.polygon(corners[slot][:-2], fill=(*colours[slot], WASH))
-        draw.line(corners[slot], fill=(*colours[slot], 255), width=line)
+    grey = [False] * allocation.budget if kept is None else kept.tolist()
+    for slot in sorted(allocation.valid[0].nonzero()[:, 0].tolist(), key=lambda slot: (not grey[slot], -level[slot])):
+        if not grey[slot]:
+            draw.polygon(corners[slot][:-2], fill=(*colours[slot], WASH))
+        draw.line(corners[slot], fill=(*(KEPT if grey[slot] else colours[slot]), 255), width=line)
     picture.paste(over, mask=over)
     return picture
 
 
-def legend(allocation: Allocation, base: float = 0.0) -> Image.Image:
-    """The colours of the levels, and how many pixels a sample covers; base: as in `look_picture`."""
-    levels = [level + base for level in _level_range(allocation)]
-    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in levels)
+def legend(allocation: Allocation) -> Image.Image:
+    """The colours of the levels, and how many pixels a sample covers."""
+    first, last = (f"level {level:.1f}: {2**level:.1f} px per sample" for level in _level_range(allocation))
     return _key(RAMP, first, last if last != first else "")
 
 
@@ -195,11 +233,6 @@ def ramp_colours(position: Any, ramp: Sequence[tuple[int, ...]] = RAMP) -> Any:
     return np.stack([np.interp(position, stops, channel) for channel in zip(*ramp)], -1)
 
 
-def ramp_colour(position: float) -> tuple[int, ...]:
-    """The colour of a level between the finest, 0, and the coarsest, 1."""
-    return tuple(round(value) for value in ramp_colours(position).tolist())
-
-
 def ramp_bar(width: int, height: int, ramp: Sequence[tuple[int, ...]] = RAMP) -> Image.Image:
     """All colours of a ramp, from left to right."""
     row = ramp_colours(np.linspace(0, 1, width), ramp).round().astype(np.uint8)
@@ -219,30 +252,32 @@ def weightiest(relevance: Relevance, size: tuple[int, int]) -> tuple[float, floa
     return (column + 0.5) * across, (row + 0.5) * down
 
 
-def _framed(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """A copy with a frame around the box that the close-up shows."""
+def _framed(image: Image.Image, box: PixelBox, size: tuple[int, int]) -> Image.Image:
+    """A copy with a frame around a box in pixels of the full image, of (height, width)."""
     picture = image.copy()
     line = max(1, round(max(image.size) / 500))
-    ImageDraw.Draw(picture).rectangle([box[0], box[1], box[2] - 1, box[3] - 1], outline=HEAT[-1], width=line)
+    left, top, right, bottom = (round(edge * image.width / size[1]) for edge in box)
+    ImageDraw.Draw(picture).rectangle(
+        [left, top, max(left, right - 1), max(top, bottom - 1)], outline=HEAT[-1], width=line
+    )
     return picture
 
 
 def _close_up_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height of a close-up: a third of the panel wide and a sixth tall, inside the image."""
-    return min(PANEL // 3, size[0]), min(PANEL // 6, size[1])
+    """Width and height of a close-up: a third of the panel wide and a sixth tall, inside an image (height, width)."""
+    return min(PANEL // 3, size[1]), min(PANEL // 6, size[0])
 
 
-def _around(point: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The box of a close-up around a point, inside the image."""
+def _around(point: tuple[float, float], size: tuple[int, int]) -> PixelBox:
+    """The box of a close-up around a point, inside an image of (height, width)."""
     width, height = _close_up_size(size)
-    left = min(max(round(point[0] - width / 2), 0), size[0] - width)
-    top = min(max(round(point[1] - height / 2), 0), size[1] - height)
+    left = min(max(round(point[0] - width / 2), 0), size[1] - width)
+    top = min(max(round(point[1] - height / 2), 0), size[0] - height)
     return left, top, left + width, top + height
 
 
-def _enlarge(image: Image.Image, box: tuple[int, int, int, int] | None = None) -> Image.Image:
-    """A close-up: a part of an image, or all of it, as wide as a panel."""
-    part = image.crop(box)
+def _enlarge(part: Image.Image) -> Image.Image:
+    """A close-up: a part of an image, as wide as a panel."""
     return part.resize((PANEL, max(1, round(part.height * PANEL / part.width))), Image.Resampling.BICUBIC)
 
 

@@ -5,7 +5,6 @@ Nothing is read for them: the part shows what was read when the tokens were chos
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +20,10 @@ Box = tuple[int, int, int, int]  # top, left, bottom, right, in pixels
 
 
 def coarse_part(texture: Texture) -> tuple[Texture, float]:
-    """Coarse levels as an image of their own, and their level in the large one."""
+    """Coarse levels as an image of their own, and its pixels per pixel of the large one."""
     small = [level for level in texture.levels if max(level.shape[2:]) <= MOST_ALONG]
     whole = Texture(tuple(small), texture.names)
-    return whole, math.log2(texture.size[0] / whole.size[0])
+    return whole, whole.size[0] / texture.size[0]
 
 
 def fine_part(texture: Texture, point: tuple[float, float]) -> tuple[Texture, Box]:
@@ -32,13 +31,6 @@ def fine_part(texture: Texture, point: tuple[float, float]) -> tuple[Texture, Bo
     box = _part_box(texture.size, point)
     assert texture.pages is not None  # the caller has looked
     return Texture((texture.pages.crop(0, box),), texture.names), box
-
-
-def scaled(allocation: Allocation, size: tuple[int, int]) -> Allocation:
-    """The same footprints on the image at another size."""
-    ratio = torch.tensor([size[1] / allocation.size[1], size[0] / allocation.size[0]], device=allocation.centre.device)
-    centre, ddx, ddy = (one * ratio for one in (allocation.centre, allocation.ddx, allocation.ddy))
-    return replace(allocation, centre=centre, ddx=ddx, ddy=ddy, size=size)
 
 
 def _part_box(size: tuple[int, int], point: tuple[float, float]) -> Box:

@@ -22,6 +22,7 @@ from statistics import mean
 
 import texturevlm as tv
 from texturevlm.draw import stacked, to_pil
+from texturevlm.rebuilding import resized
 
 examples = next(folder for folder in (Path("examples"), Path("..")) if (folder / "invoice.png").exists())
 pages = [
@@ -41,7 +42,7 @@ def errors(texture, question, box, budget):
     x0, y0, x1, y1 = box
     original = texture.levels[0][..., y0:y1, x0:x1]
     chosen = tv.choose_tokens(texture, question, budget=budget, relevance="scout")
-    pictures = tv.resized(texture, budget=budget, box=box), tv.rebuild(texture, chosen, box=box)
+    pictures = resized(texture, budget=budget, box=box), tv.rebuild(texture, chosen, box=box)
     return [float((picture - original).abs().mean()) for picture in pictures]
 
 
@@ -59,7 +60,7 @@ for budget, rows in table.items():
 path, question, box = pages[0]
 texture = textures[path]
 chosen = tv.choose_tokens(texture, question, budget=96, relevance="scout")
-both = tv.resized(texture, budget=96, box=box), tv.rebuild(texture, chosen, box=box)
+both = resized(texture, budget=96, box=box), tv.rebuild(texture, chosen, box=box)
 picture = stacked([to_pil(one) for one in both])
 picture
 

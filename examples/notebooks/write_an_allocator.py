@@ -23,6 +23,7 @@ import numpy as np
 import texturevlm as tv
 from texturevlm.allocate.allocator import per_image
 from texturevlm.draw import look_picture
+from texturevlm.rebuilding import resized
 
 examples = next(folder for folder in (Path("examples"), Path("..")) if (folder / "invoice.png").exists())
 
@@ -65,7 +66,7 @@ picture
 # %%
 box = (952, 1204, 1160, 1250)
 original = texture.levels[0][..., box[1] : box[3], box[0] : box[2]]
-errors = {"resized": float((tv.resized(texture, budget=96, box=box) - original).abs().mean())}
+errors = {"resized": float((resized(texture, budget=96, box=box) - original).abs().mean())}
 for name, allocator in {"mine": split_in_four, "auto": "auto", "quadtree": "quadtree"}.items():
     chosen = tv.choose_tokens(texture, "What is the total?", budget=96, relevance="scout", allocator=allocator)
     errors[name] = float((tv.rebuild(texture, chosen, box=box) - original).abs().mean())

@@ -10,6 +10,7 @@ import torch
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, picture
+from texturevlm.ask.processor import TextureProcessor
 from texturevlm.vlm.adapter import ATTRIBUTE
 
 SHORT = {"max_new_tokens": 4}
@@ -177,7 +178,7 @@ def test_ask_and_attach_take_what_the_other_returns(tmp_path):
     with pytest.raises(ValueError, match="ask: model was detached"):
         vlm.ask(picture(64, 64), QUESTION)
     processor.save_pretrained(tmp_path)
-    loaded = tv.VLM(model, tv.TextureProcessor.from_pretrained(tmp_path))
+    loaded = tv.VLM(model, TextureProcessor.from_pretrained(tmp_path))
     assert loaded.budget == 5 and loaded.ask(picture(64, 64), QUESTION, **SHORT)
     assert loaded.detach() is model and not hasattr(model, ATTRIBUTE)
 

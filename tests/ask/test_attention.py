@@ -104,7 +104,7 @@ def test_the_second_look_goes_where_the_attention_points(monkeypatch, side):
         found = (there & allocation.valid[0]).float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.attended.question_attention", pointing)
+    monkeypatch.setattr("texturevlm.ask.attention.question_attention", pointing)
     (chosen,) = session.choose(QUESTION, looks=2)
     allocation = chosen.given
     assert points == [10] and allocation.budget == 40 and int(allocation.valid.sum()) == 40

@@ -17,6 +17,7 @@ import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, picture
 from tests.test_cli import status
+from texturevlm.ask.processor import TextureProcessor
 from texturevlm.channels import pretrained as hub
 from texturevlm.vlm.adapter import ATTRIBUTE
 
@@ -95,7 +96,7 @@ def test_without_a_network_nothing_blames_the_name_and_nobody_waits(monkeypatch,
     with pytest.raises(ConnectionError, match=f"load_vlm: {said} {tmp_path}") as raised:
         tv.load_vlm("some/model", cache_dir=tmp_path)
     with pytest.raises(ConnectionError, match=f"TextureProcessor: {said}"):
-        tv.TextureProcessor.from_pretrained("some/model")
+        TextureProcessor.from_pretrained("some/model")
     assert status("ask", "examples/invoice.png", "What?", "--model", "some/model") == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("texturevlm ask: load_vlm: no network: ")
     assert time.perf_counter() - begun < 10 and "\n" not in str(raised.value)
@@ -130,10 +131,10 @@ def test_settings_come_from_the_hub_too(monkeypatch, whole, tmp_path):
     snapshot = shutil.copytree(whole, cached / "snapshots" / ("0" * 40))
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0" * 40)
-    tv.TextureProcessor.from_pretrained(whole, budget=6, relevance="none").save_pretrained(snapshot)
+    TextureProcessor.from_pretrained(whole, budget=6, relevance="none").save_pretrained(snapshot)
     model = tv.load_vlm("some/model", cache_dir=tmp_path, device="cpu")
     assert (model.budget, model.config.tokens.relevance) == (6, "none")
-    processor = tv.TextureProcessor.from_pretrained("some/model", cache_dir=tmp_path)
+    processor = TextureProcessor.from_pretrained("some/model", cache_dir=tmp_path)
     assert processor.budget == 6 and processor.config.model_type == "qwen3_vl"
     (snapshot / "config.json").unlink()
     options = {"cache_dir": tmp_path}
@@ -294,7 +295,7 @@ def test_a_block_that_would_be_left_out_is_named(block):
 
 def test_an_option_that_would_be_dropped_is_named(whole):
     with pytest.raises(TypeError, match=r"from_pretrained: options must be of budget, .*, got buget, min_pixels"):
-        tv.TextureProcessor.from_pretrained(whole, buget=4, min_pixels=9)
+        TextureProcessor.from_pretrained(whole, buget=4, min_pixels=9)
 
 
 def test_text_and_images_in_the_other_order():

@@ -8,7 +8,7 @@ from tests.ask.models import QUESTION
 from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.ask import VLM
-from texturevlm.vlm import FixedBudget
+from texturevlm.vlm import CapturedPrefill
 
 SHORT = {"max_new_tokens": 5}
 
@@ -18,9 +18,11 @@ SHORT = {"max_new_tokens": 5}
 def test_the_captured_path_answers_the_same(qwen, looks, size, monkeypatch):
     """Whatever the overview leaves unused."""
     image, captures = models.noise(*size), []
-    given = FixedBudget.generate
+    given = CapturedPrefill.generate
     monkeypatch.setattr(
-        FixedBudget, "generate", lambda self, *inputs, **options: captures.append(1) or given(self, *inputs, **options)
+        CapturedPrefill,
+        "generate",
+        lambda self, *inputs, **options: captures.append(1) or given(self, *inputs, **options),
     )
     plain, captured = (models.asked(qwen, budget=20, captured=one) for one in (False, True))
     options = SHORT | {"looks": looks, "relevance": "none" if looks == 1 else "auto"}

@@ -6,7 +6,7 @@ from PIL import Image
 import texturevlm as tv
 from tests.ask import models
 from tests.pages.papers import WORDS, paper, pdf_of
-from texturevlm.ask import documents
+from texturevlm.ask import session as documents
 from texturevlm.ask.messages import IMAGE, conversation_with
 from texturevlm.vlm.trained import trained_as
 
@@ -33,7 +33,7 @@ def test_the_details_list_pages_and_tokens(model, report):
 
 def test_the_prompt_names_the_pages(model, report, monkeypatch):
     asked = []
-    monkeypatch.setattr(model.generator, "texts", lambda batch, options: [asked.append(one) for one in batch])
+    monkeypatch.setattr(model.generator, "answers", lambda batch, *_: [asked.append(one) for one in batch])
     model.ask(report, ["the umbrella", [{"role": "user", "content": "the zeppelin"}]])
     for one, question in zip(asked, ("the umbrella", "the zeppelin")):
         (message,) = one.prompt

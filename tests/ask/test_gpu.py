@@ -37,8 +37,8 @@ def on_gpu(family):
 def without_compiler(request, monkeypatch):
     """Graphs alone, since torch.compile takes longer than all the rest; one test has both."""
     if "compiled" not in request.node.name:
-        for module in ("texturevlm.ask.captured_models", "texturevlm_lab.rivals.hooks.captured"):
-            monkeypatch.setattr(f"{module}.FixedBudget", partial(vlm.FixedBudget, compiled=False))
+        for module in ("texturevlm.ask.generation", "texturevlm_lab.rivals.hooks.captured"):
+            monkeypatch.setattr(f"{module}.CapturedPrefill", partial(vlm.CapturedPrefill, compiled=False))
 
 
 def both(adapter, **options):

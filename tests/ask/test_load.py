@@ -12,9 +12,11 @@ from tests.ask import models
 from tests.ask.models import QUESTION
 from tests.test_cli import status
 from tests.vlm import small
-from texturevlm.ask import attended, load_vlm
+from texturevlm.ask import attention as attended
+from texturevlm.ask import load_vlm
 from texturevlm.ask import model as asking
 from texturevlm.ask.attention import question_attention
+from texturevlm.ask.processor import TextureProcessor
 
 SHORT = {"max_new_tokens": 4}
 
@@ -115,20 +117,20 @@ def test_what_is_no_model_is_refused():
 
 def test_what_a_saved_processor_says_is_the_default(tmp_path):
     path = saved("qwen3_vl", tmp_path)
-    given = tv.TextureProcessor.from_pretrained(path, budget=5, allocator="fit", relevance="scout")
+    given = TextureProcessor.from_pretrained(path, budget=5, allocator="fit", relevance="scout")
     given.save_pretrained(path)
     model = tv.load_vlm(path, device="cpu")
     assert (model.budget, model.config.tokens.allocator, model.config.tokens.relevance) == (5, "fit", "scout")
     model = tv.load_vlm(path, device="cpu", budget=7, allocator="auto", relevance="none")
     assert (model.budget, model.config.tokens.allocator, model.config.tokens.relevance) == (7, "auto", "none")
     assert tv.load_vlm(path, device="cpu", relevance="none").budget == 5
-    assert tv.TextureProcessor.from_pretrained(path, budget=None).budget == 5
+    assert TextureProcessor.from_pretrained(path, budget=None).budget == 5
 
 
 @pytest.mark.parametrize(("pair", "wanted"), [((4, 9), 9), ((300, 512), 300), ((32, 512), 273)])
 def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair, wanted):
     path = saved("qwen3_vl", tmp_path)
-    given = tv.TextureProcessor.from_pretrained(path, budget=pair, relevance=("scout", "none"))
+    given = TextureProcessor.from_pretrained(path, budget=pair, relevance=("scout", "none"))
     given.save_pretrained(path)
     model = tv.load_vlm(path, device="cpu")
     assert (model.budget, model.config.tokens.relevance) == (wanted, "scout")
@@ -148,11 +150,11 @@ def test_settings_for_training_give_one_budget_and_one_relevance(tmp_path, pair,
 )
 def test_wrong_settings_are_named_before_the_weights_are_read(tmp_path, change, said):
     path = saved("qwen3_vl", tmp_path)
-    tv.TextureProcessor.from_pretrained(path).save_pretrained(path)
+    TextureProcessor.from_pretrained(path).save_pretrained(path)
     file = path / "texturevlm.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     (path / "model.safetensors").unlink()
-    for function, load in (("load_vlm", tv.load_vlm), ("TextureProcessor", tv.TextureProcessor.from_pretrained)):
+    for function, load in (("load_vlm", tv.load_vlm), ("TextureProcessor", TextureProcessor.from_pretrained)):
         with pytest.raises(ValueError, match=f"^{function}: {re.escape(str(file))}:? {said}"):
             load(path)
 
@@ -160,7 +162,7 @@ def test_wrong_settings_are_named_before_the_weights_are_read(tmp_path, change, 
 def test_a_misspelled_model_of_the_package_is_recognised(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    for load in (tv.load_vlm, tv.TextureProcessor.from_pretrained):
+    for load in (tv.load_vlm, TextureProcessor.from_pretrained):
         with pytest.raises((ValueError, OSError), match=r" \(did you mean reader\?\)$"):
             load("raeder")
         with pytest.raises((ValueError, OSError)) as caught:
@@ -206,7 +208,7 @@ def test_the_address_of_a_page_is_no_model(capsys):
 
 def test_the_command_asks_as_the_saved_processor_says(tmp_path, capsys, monkeypatch):
     path = saved("qwen3_vl", tmp_path)
-    tv.TextureProcessor.from_pretrained(path, budget=5, relevance="none").save_pretrained(path)
+    TextureProcessor.from_pretrained(path, budget=5, relevance="none").save_pretrained(path)
     asked = []
     monkeypatch.setattr(tv, "load_vlm", lambda *args, **options: asked.append(load_vlm(*args, **options)) or asked[-1])
     command = ("ask", "examples/invoice.png", "What?", "--model", path, "--device", "cpu", "--max-new-tokens", 2)

@@ -7,8 +7,7 @@ import torch
 
 from tests.ask import models
 from tests.ask.test_videos import film
-from texturevlm.ask.answer import AnswerFeatures
-from texturevlm.ask.confidence import chance_of, features_of
+from texturevlm.ask.answer import AnswerFeatures, chance_of, features_of
 from texturevlm.placement import Finer, TokenConfig
 from texturevlm.video import clip
 from texturevlm.vlm.trained import trained_as

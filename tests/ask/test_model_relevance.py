@@ -11,7 +11,7 @@ from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of
 from tests.vlm import small
 from texturevlm.ask import VLM
-from texturevlm.ask.attended import COARSE_VIEW
+from texturevlm.ask.attention import COARSE_VIEW
 from texturevlm.ask.processor import TextureProcessor
 from texturevlm.placement.finer import Finer
 from texturevlm.vlm.prompts import PromptImage
@@ -30,7 +30,7 @@ def test_all_tokens_follow_the_attention(monkeypatch, side):
         found = (there & allocation.valid[0]).float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.attended.question_attention", pointing)
+    monkeypatch.setattr("texturevlm.ask.attention.question_attention", pointing)
     (chosen,) = session.choose(QUESTION)
     allocation = chosen.given
     assert 0.5 * COARSE_VIEW < seen[0] <= COARSE_VIEW and int(allocation.valid.sum()) <= 24
@@ -54,7 +54,7 @@ def test_print_is_shown_as_finely_as_the_tokens_that_are_spent_need(monkeypatch,
         found = allocations[0].valid[0].float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.attended.question_attention", even)
+    monkeypatch.setattr("texturevlm.ask.attention.question_attention", even)
     scales = []
     for budget in (40, 160):
         (chosen,) = session.choose(QUESTION, looks=looks, budget=budget)

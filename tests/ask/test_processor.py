@@ -17,7 +17,7 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.ask import processor as module
 from texturevlm.ask.processor import TextureProcessor
-from texturevlm.vlm.packed import unpack
+from texturevlm.vlm.places import unpack
 
 MARK = small.WORDS[small.IMAGE]
 LONG, SHORT = f"user : {MARK} what is the total and what is there ?", f"user : {MARK} what ?"

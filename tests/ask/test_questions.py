@@ -10,8 +10,8 @@ from PIL import Image
 import texturevlm as tv
 from tests.ask import models
 from tests.ask.models import QUESTION, conversation, inputs_of, picture
+from texturevlm.ask import messages as questions
 from texturevlm.ask import processor as module
-from texturevlm.ask import questions
 from texturevlm.ask.messages import question_of
 from texturevlm.ask.processor import TextureProcessor
 

@@ -21,7 +21,7 @@ from texturevlm.placement.finer import Finer
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import FixedBudget
+from texturevlm.vlm import CapturedPrefill
 from texturevlm_lab.studies.reader_invoice import ANSWERS
 from texturevlm_lab.train.reader.alphabet import FIRST, IMAGE, training_ids
 from texturevlm_lab.train.reader.forward import BatchedReader, Prompts, positions
@@ -107,7 +107,7 @@ def test_it_is_asked_as_it_was_trained(reader, question, monkeypatch):
     wanted, before = trained_logits(reader.model, texture, allocation, question, "12.5")
     assert len(found) == before + 2
     assert float((found - wanted[: before + 2]).abs().max()) < 1e-4
-    fixed = first_logits(FixedBudget(reader.adapter, BUDGET, masked=True), prompt, texture, allocation)
+    fixed = first_logits(CapturedPrefill(reader.adapter, BUDGET, masked=True), prompt, texture, allocation)
     assert float((fixed[0] - wanted[before + 1]).abs().max()) < 1e-4
     chosen = Placement(prepare(texture, TokenConfig(turn=0.0)), allocation, find_relevance(texture, relevance="none"))
     monkeypatch.setattr("texturevlm.ask.processor.place_together", lambda *given, **options: [chosen])

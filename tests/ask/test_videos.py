@@ -8,7 +8,7 @@ from tests.ask import models
 from tests.video.moving import scene, with_box
 from tests.vlm import small
 from texturevlm.ask import messages
-from texturevlm.ask.videos import VideoSession, is_video
+from texturevlm.ask.session import VideoSession, is_video
 from texturevlm.vlm.views import moment_view
 
 QUESTION = models.QUESTION

@@ -5,7 +5,7 @@ import torch
 from texturevlm.ask.messages import conversation_about
 from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm_lab.bench import reader
 from texturevlm_lab.bench.report import Report, measure
 
@@ -22,7 +22,7 @@ def test_a_quick_run():
 def test_the_captured_reading_is_that_of_the_plain_path():
     model = reader.random_reader("cpu", 24)
     model.model.float()
-    fixed = FixedBudget(model.adapter, 24, masked=True)
+    fixed = CapturedPrefill(model.adapter, 24, masked=True)
     found = reader.captured_reading(Report("Reader", "cpu", 1e9), fixed, SIZE)()
     texture = Texture.open(reader.page(1, *SIZE)).mipmapped()
     allocation = choose_tokens(texture, reader.READER_QUESTION, budget=24, patch=32, relevance="scout")

@@ -5,7 +5,6 @@ import torch
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ask.prompted import chosen_prompt
 from texturevlm.codebook import (
     Codebook,
     TokenFeatures,
@@ -19,6 +18,7 @@ from texturevlm.codebook import (
 )
 from texturevlm.codebook.codebook import nearest
 from texturevlm.codebook.fit import kmeans
+from texturevlm_lab.evaluate.prompted import chosen_prompt
 
 WIDTH = 12
 

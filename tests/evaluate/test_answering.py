@@ -10,12 +10,13 @@ from PIL import Image
 from tests.ask import models
 from tests.evaluate.folders import write_folder
 from tests.evaluate.reader import model
-from texturevlm.ask import VLM, prompted
+from texturevlm.ask import VLM
 from texturevlm.placement.finer import Finer
 from texturevlm.types import Texture
 from texturevlm.vlm import own_grid
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm_lab.evaluate import answering
+from texturevlm_lab.evaluate import prompted as prompted
 from texturevlm_lab.evaluate.answer_report import answer_lines, answers_page
 from texturevlm_lab.evaluate.answer_rows import AnswerRows
 from texturevlm_lab.evaluate.answering import Asking, likeliest, other_pages
@@ -197,7 +198,7 @@ def test_the_model_itself_chooses(samples, tmp_path, monkeypatch):
         found = (allocation.valid[0] & (allocation.centre[0, :, 0] < allocation.size[1] / 2)).float()
         return [found / found.sum()]
 
-    monkeypatch.setattr("texturevlm.ask.attended.question_attention", left)
+    monkeypatch.setattr("texturevlm.ask.attention.question_attention", left)
     mass = page.placed("Where?", "auto", "model", 64).relevance.mass[0]
     assert float(mass[:, : mass.shape[1] // 2].sum()) > 0.8
     assert 0 < page.placed("Where?", "auto", "model", 6).tokens <= 6 and seen == [

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import texturevlm as tv
 from tests.golden import doors
 from tests.golden.doors import DATE, TOTAL
 from tests.golden.pictures import PICTURES
+from texturevlm.relevance import Balance
 
 ALLOCATORS = (
     "resize",
@@ -64,7 +64,7 @@ add("choose/turned-by-90", doors.choose, "turned", turn=90)
 add("choose/askew-by--15", doors.choose, "askew", turn=-15)
 add("choose/patch-16", doors.choose, "half", patch=16)
 add("choose/learned-balance", doors.choose, "half", balance="learned")
-add("choose/own-balance", doors.choose, "half", balance=tv.Balance(particularise=2.0))
+add("choose/own-balance", doors.choose, "half", balance=Balance(particularise=2.0))
 add("choose/list", doors.choose_several, "tiny", "photo")
 add("choose/shared", doors.choose_several, "half", "photo", share=True, budget=120)
 add("choose/shared-turn-auto", doors.choose_several, "turned", "photo", share=True, turn="auto", budget=96)

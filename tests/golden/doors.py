@@ -19,6 +19,7 @@ from PIL import Image
 import texturevlm as tv
 from tests.golden.pictures import PICTURES, half, moments, paper
 from tests.golden.record import fingerprint, footprints, numbers
+from texturevlm.pages import choose_pages
 
 TOTAL, DATE = "What is the total?", "What is the date?"
 SHOWN = 8  # first logits
@@ -29,9 +30,9 @@ ANSWER = 4  # tokens
 
 
 def geometry(rows: torch.Tensor, width: int) -> np.ndarray:
-    """(N, 10): the numbers behind the pixels of packed rows, as vlm/packed.py has them: patch, extent, token, grid,
+    """(N, 10): the numbers behind the pixels of packed rows, as vlm/places.py has them: patch, extent, token, grid,
     moment, begins."""
-    from texturevlm.vlm.packed import unpack
+    from texturevlm.vlm.places import unpack
 
     parts = unpack(rows, width)[1]
     return torch.cat([parts.patch, parts.extent, parts.token, parts.grid, parts.moment, parts.begins], -1).numpy()
@@ -255,13 +256,13 @@ def attached(*names: str, question: str = TOTAL, **options: Any) -> Any:
 
 def pages(question: str = TOTAL, **options: Any) -> Any:
     """Pages and tokens of a PDF."""
-    return _pages_record(tv.choose_pages(paper(), question, **{"relevance": "scout", "budget": 64, **options}))
+    return _pages_record(choose_pages(paper(), question, **{"relevance": "scout", "budget": 64, **options}))
 
 
 def image_pages(*names: str, question: str = TOTAL, **options: Any) -> Any:
     """Of a list of images."""
     images = [PICTURES[name]() for name in names]
-    return _pages_record(tv.choose_pages(images, question, **{"relevance": "scout", "budget": 64, **options}))
+    return _pages_record(choose_pages(images, question, **{"relevance": "scout", "budget": 64, **options}))
 
 
 def _pages_record(found: Any) -> Any:

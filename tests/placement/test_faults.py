@@ -56,7 +56,7 @@ def test_1_looks_that_stop_read_turned_regions(asked, stamped):
 def test_2_what_the_model_saw_is_drawn_and_nothing_runs_again(asked, stamped, monkeypatch, options):
     session, drawn = asked.prepare(stamped), []
     answer = session.ask(QUESTION, **options, **SHORT)
-    monkeypatch.setattr("texturevlm.ask.attended.question_attention", None)
+    monkeypatch.setattr("texturevlm.ask.attention.question_attention", None)
     monkeypatch.setattr("texturevlm.ask.session.place_together", None)
     monkeypatch.setattr("texturevlm.ask.session.draw", lambda placements, *said: drawn.extend(placements))
     session.look(QUESTION, **options)

@@ -9,7 +9,7 @@ import torch
 import texturevlm as tv
 from tests.evaluate.folders import write_page
 from texturevlm.channels import CHANNELS, build
-from texturevlm.relevance import ChannelScorer, image_maps
+from texturevlm.relevance import ChannelScorer, find_relevance, image_maps
 from texturevlm.relevance.channel_logits import (
     ALL_MOVES,
     CHANNEL_FEATURES,
@@ -65,8 +65,8 @@ def test_opposite_gaze_maps_move_the_tokens(kind, request):
 
 def test_a_texture_that_holds_channels_is_read_as_it_is(page):
     given = build(page, [name for name in CHANNELS if CHANNELS[name].cost != "model"], gaze=gaze(True))
-    mass = tv.find_relevance(given, relevance="channels").mass
-    wanted = tv.find_relevance(page, relevance=ChannelScorer(gaze=gaze(True))).mass
+    mass = find_relevance(given, relevance="channels").mass
+    wanted = find_relevance(page, relevance=ChannelScorer(gaze=gaze(True))).mass
     assert torch.allclose(mass, wanted, atol=1e-7)
     assert mass[..., : mass.shape[2] // 3].sum() > 0.8
 
@@ -153,10 +153,10 @@ def test_each_image_of_a_batch_has_its_own_kind(page, photograph):
 def test_mistakes_are_told(page, tmp_path):
     layers = build(page, ["red", "green", "blue", "edges"])
     with pytest.raises(ValueError, match=r"must hold the colours alone, or every channel .* lacks 'edges_inverted'"):
-        tv.find_relevance(layers, relevance="channels")
+        find_relevance(layers, relevance="channels")
     full = build(page, [name for name in CHANNELS if CHANNELS[name].cost != "model"])
     with pytest.raises(ValueError, match="must hold colours alone where gaze is given"):
-        tv.find_relevance(full, relevance=ChannelScorer(gaze=gaze(True)))
+        find_relevance(full, relevance=ChannelScorer(gaze=gaze(True)))
     with pytest.raises(ValueError, match="kind must be one of auto, page, photograph, chart, got 'map'"):
         ChannelScorer(kind="map")
     with pytest.raises(ValueError, match=r"argument must be one of previous, relevance, .*, got 'glance'"):

@@ -10,7 +10,7 @@ from tests.channels.test_embedding import projection_for, tiny_clip
 from texturevlm import cli
 from texturevlm.ask import VLM
 from texturevlm.channels import DenseEncoder
-from texturevlm.relevance import EmbeddingScorer
+from texturevlm.relevance import EmbeddingScorer, find_relevance
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def made(tmp_path_factory):
 def test_the_name_stands_for_the_scorer(made):
     name, scorer = made
     texture = tv.Texture.open(torch.rand(1, 3, 64, 96))
-    found, wanted = (tv.find_relevance(texture, "a b", relevance=one) for one in (name, scorer))
+    found, wanted = (find_relevance(texture, "a b", relevance=one) for one in (name, scorer))
     assert found.scorer == "embedding" and torch.allclose(found.mass, wanted.mass)
-    assert not torch.allclose(found.mass, tv.find_relevance(texture, "a b", relevance="none").mass)
+    assert not torch.allclose(found.mass, find_relevance(texture, "a b", relevance="none").mass)
 
 
 def test_it_is_reachable_from_ask_compile_and_the_command_line(made, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import texturevlm as tv
+from texturevlm.relevance import find_relevance
 from texturevlm.relevance.prepared import OUTSIDE, place_prior, places_in
 
 
@@ -45,10 +46,10 @@ def test_any_scorer_is_steered_and_salience_alone_is_not(scorer, photograph):
     torch.manual_seed(0)
     image = torch.rand(1, 3, 192, 256) if photograph else (torch.rand(1, 1, 192, 256) > 0.1).float()
     texture = tv.Texture.open(image)
-    found = tv.find_relevance(texture, "What is on the left side?", relevance=scorer)
-    other = tv.find_relevance(texture, "What is on the right side?", relevance=scorer)
+    found = find_relevance(texture, "What is on the left side?", relevance=scorer)
+    other = find_relevance(texture, "What is on the right side?", relevance=scorer)
     third = found.grid[1] // 3
     assert found.mass[..., :third].sum() > 2 * other.mass[..., :third].sum()
     assert found.mass.sum() == pytest.approx(1, abs=1e-4)
-    alone = [tv.find_relevance(texture, f"on the {side} side", relevance="none").mass for side in ("left", "right")]
+    alone = [find_relevance(texture, f"on the {side} side", relevance="none").mass for side in ("left", "right")]
     assert torch.equal(*alone)

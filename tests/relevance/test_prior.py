@@ -5,7 +5,7 @@ import torch
 
 import texturevlm as tv
 from tests.evaluate.folders import write_page
-from texturevlm.relevance import PriorScorer, find_relevance, prepare
+from texturevlm.relevance import Balance, PriorScorer, find_relevance, prepare
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_photograph_keeps_its_salience(texture):
     page, _ = scorer.score(reading, "", maps._replace(photograph=torch.tensor([False])))
     photograph, _ = scorer.score(reading, "", maps._replace(photograph=torch.tensor([True])))
     assert page.sum() > 0 and photograph.sum() == 0
-    mass = tv.Balance().weigh(photograph, maps, texture.size, "prior").mass
+    mass = Balance().weigh(photograph, maps, texture.size, "prior").mass
     assert torch.allclose(mass, maps.salience)
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
 from tests.serve.running import running, wait_for
-from texturevlm.ask import documents
+from texturevlm.ask import session as documents
 from texturevlm.serve import uploads
 from texturevlm.serve.answers import Answerer, Question
 from texturevlm.serve.app import Settings, create_app

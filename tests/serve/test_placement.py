@@ -152,7 +152,7 @@ def test_what_a_session_holds_counts(reader):
 def test_pages_are_chosen_once_for_an_answer(answering, monkeypatch):
     calls, chosen = [], pages.choose_pages
     monkeypatch.setattr(
-        "texturevlm.ask.documents.choose_pages", lambda *given, **more: calls.append(more) or chosen(*given, **more)
+        "texturevlm.ask.session.choose_pages", lambda *given, **more: calls.append(more) or chosen(*given, **more)
     )
     body = {"id": uploaded(answering, pdf(3), "three.pdf")["id"], "question": QUESTION, "whole": True, "max_tokens": 1}
     answer = answering.post("/api/answer", json={**body, "fine_pages": 1})

@@ -3,7 +3,7 @@
 import json
 
 from texturevlm.vlm.families import qwen
-from texturevlm.vlm.mrope import mrope_positions
+from texturevlm.vlm.places import mrope_positions
 from texturevlm_lab.studies import asking, whole_positions
 
 

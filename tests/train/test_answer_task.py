@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from texturevlm.ask.prompted import log_likelihoods
 from texturevlm.cli import main
 from texturevlm.scout.scout import load_ranker, shipped_parts
 from texturevlm.types import Texture
+from texturevlm_lab.evaluate.prompted import log_likelihoods
 from texturevlm_lab.train import answer_task
 from texturevlm_lab.train.answer_examples import AnswerExamples, answers_from, surprise
 from texturevlm_lab.train.answer_task import AnswerTask

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.evaluate.folders import write_folder
-from texturevlm.ask.answer import AnswerFeatures
-from texturevlm.ask.confidence import chance_of
+from texturevlm.ask.answer import AnswerFeatures, chance_of
 from texturevlm_lab.train import confidence_task
 from texturevlm_lab.train.confidence_task import Calibration, ConfidenceTask
 from texturevlm_lab.train.config import FitConfig

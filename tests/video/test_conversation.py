@@ -13,7 +13,7 @@ from texturevlm import vlm
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
 from texturevlm.video import conversation as conversations
-from texturevlm.vlm.token_memory import TokenMemory
+from texturevlm.vlm.growing import TokenMemory
 from texturevlm.vlm.views import moment_view
 
 pytestmark = pytest.mark.usefixtures("captured_on_cpu")  # what a GPU captures runs as captured code

@@ -7,7 +7,7 @@ import torch
 import texturevlm as tv
 from tests.virtual.conftest import SIZE, WORDS
 from tests.virtual.sources import ArraySource, LargeSheet
-from texturevlm.relevance import AttentionScorer, refine, words
+from texturevlm.relevance import AttentionScorer, find_relevance, refine, words
 from texturevlm.relevance.ocr import Page, Word
 from texturevlm.relevance.words import WordsScorer
 from texturevlm.virtual import PageKey, open_paged, pages
@@ -52,7 +52,7 @@ def quick(monkeypatch):
 
 def test_less_than_2_percent_of_a_large_image_is_read_and_the_label_is_seen_finely(monkeypatch):
     texture = open_paged(LargeSheet())
-    relevance = tv.find_relevance(texture, relevance="none")
+    relevance = find_relevance(texture, relevance="none")
     top, left, bottom, right = (edge * 640 // 20480 for edge in LargeSheet.label)
     assert relevance.legible_scale[0, top:bottom, left:right].min() < 12  # the overview has texels of 16 pixels
     allocation = tv.choose_tokens(texture, relevance=relevance, allocator="layers")
@@ -98,7 +98,7 @@ def test_what_was_asked_before_changes_nothing(pyramid):
 def test_a_question_finds_its_words(pyramid, monkeypatch):
     monkeypatch.setattr(refine, "FEW_PAGES", 32)
     texture = tv.Texture.open(pyramid)
-    found = tv.find_relevance(texture, QUESTION, relevance="scout")
+    found = find_relevance(texture, QUESTION, relevance="scout")
     assert found.size == SIZE and found.scorer == "scout" and found.mass.sum() == pytest.approx(1, abs=1e-3)
     assert near_the_words(found) > 0.5  # of 0.9 % of the area
     x, y = WORDS
@@ -117,7 +117,7 @@ def test_words_are_read_in_windows(pyramid, monkeypatch):
         return words_at((float(x.min()), float(y.min()), float(x.max()), float(y.max())), sizes[-1])
 
     monkeypatch.setattr(words, "read_page", read_dark_marks)
-    found = tv.find_relevance(tv.Texture.open(pyramid), QUESTION, relevance="words")
+    found = find_relevance(tv.Texture.open(pyramid), QUESTION, relevance="words")
     assert sizes[0] == (1025, 1050) and len(sizes) > 1 and max(map(max, sizes[1:])) <= 512
     assert found.scorer == "words" and near_the_words(found) > 0.8
 
@@ -126,21 +126,21 @@ def test_words_that_are_known_of_the_whole_image(pyramid, monkeypatch):
     monkeypatch.setattr(words, "read_page", None)  # nothing is read again
     x, y = WORDS
     scorer = WordsScorer(words_at((x, y, x + 620, y + 48), SIZE))
-    found = tv.find_relevance(tv.Texture.open(pyramid), QUESTION, relevance=scorer)
+    found = find_relevance(tv.Texture.open(pyramid), QUESTION, relevance=scorer)
     assert found.scorer == "words" and near_the_words(found) > 0.8
 
 
 def test_a_map_of_the_whole_image_is_not_spread_over_each_window(pyramid):
     attention = torch.zeros(1, 8, 8)
     attention[0, 0, 7] = 1.0
-    found = tv.find_relevance(tv.Texture.open(pyramid), "Where?", relevance=AttentionScorer(attention))
+    found = find_relevance(tv.Texture.open(pyramid), "Where?", relevance=AttentionScorer(attention))
     rows, columns = found.grid
     assert found.mass[0, : rows // 4, columns * 3 // 4 :].sum() > 0.7
 
 
 def test_other_allocators_and_a_shared_budget(pyramid):
     texture = tv.Texture.open(pyramid)
-    relevance = tv.find_relevance(texture, relevance="none")
+    relevance = find_relevance(texture, relevance="none")
     for allocator in ("density", "resize", "fit", "atlas"):
         allocation = tv.choose_tokens(texture, relevance=relevance, allocator=allocator, budget=64)
         assert allocation.size == SIZE and 0 < int(allocation.valid.sum()) <= 64

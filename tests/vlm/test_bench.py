@@ -11,7 +11,7 @@ from tests.vlm.small import full_grid, picture
 from texturevlm.allocate.plain import tiling
 from texturevlm.relevance import ScoutScorer, find_relevance
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm.vlm.places import grid_for
 from texturevlm_lab.bench import vlm as bench
 from texturevlm_lab.bench import vlm_file, vlm_model
@@ -49,7 +49,7 @@ def test_their_inputs_are_those_of_an_ordinary_prompt(small):
     """Our own path with the full grid gives the first token that their path gives."""
     texture = picture(128, 192)
     inputs = vlm_model.their_inputs(small, *vlm_model.pixel_values(small, texture.levels[0]))
-    fixed = FixedBudget(small, 24)
+    fixed = CapturedPrefill(small, 24)
     read = fixed.prefill([vlm_model.prompt_ids(small, 24)], fixed.encode(texture, full_grid(texture, 32)))
     with torch.no_grad(), vlm_model.unhooked(small):
         theirs = small.model(**inputs).logits[:, -1]
@@ -92,7 +92,7 @@ def test_the_whole_bench_runs(small, monkeypatch):
 
 def test_both_sides_read_the_same_few_tokens(small):
     """transformers resizes to at most the budget, and so do we; its model is not hooked meanwhile."""
-    report, fixed = empty_report(), FixedBudget(small, BUDGET, masked=True)
+    report, fixed = empty_report(), CapturedPrefill(small, BUDGET, masked=True)
     tower, unhooked = small.tower, []
     watch = tower.register_forward_pre_hook(lambda *_: unhooked.append(not hasattr(small.model, "texturevlm_adapter")))
     found = bench.add_same_tokens(report, fixed, SIZE)
@@ -116,10 +116,10 @@ def test_both_ways_to_choose_by_a_question_agree(small, monkeypatch):
     """Plain calls, and the chooser that a GPU captures; both ask the scout."""
     asked, score = [], ScoutScorer.score
     monkeypatch.setattr(ScoutScorer, "score", lambda *inputs: asked.append(inputs[2]) or score(*inputs))
-    fixed, image = FixedBudget(small, BUDGET, masked=True), page(1, *SIZE)
+    fixed, image = CapturedPrefill(small, BUDGET, masked=True), page(1, *SIZE)
     seen = []
     fixed.prefill = lambda ids, tower: seen.append([one.clone() for one in tower.embeds]) or prefill(ids, tower)
-    prefill = partial(FixedBudget.prefill, fixed)
+    prefill = partial(CapturedPrefill.prefill, fixed)
     vlm_model.our_first_token(fixed, image, vlm_model.QUESTION, relevance="scout")
     ids = partial(vlm_model.prompt_ids, small, BUDGET)
     vlm_model.captured_first_token(empty_report(), fixed, image, vlm_model.QUESTION, ids)()
@@ -136,8 +136,8 @@ def test_our_resize_has_the_grid_of_transformers_resize(size):
 
 
 def test_our_resize_reads_as_many_tokens_as_transformers(small):
-    fixed, image, seen = FixedBudget(small, BUDGET, masked=True), page(1, *SIZE), []
-    prefill = partial(FixedBudget.prefill, fixed)
+    fixed, image, seen = CapturedPrefill(small, BUDGET, masked=True), page(1, *SIZE), []
+    prefill = partial(CapturedPrefill.prefill, fixed)
     fixed.prefill = lambda ids, tower: seen.append(int(tower.used.sum())) or prefill(ids, tower)
     relevance = find_relevance(Texture.open(image), patch=32, relevance="none")
     vlm_model.our_first_token(fixed, image, allocator="resize", budget=4, relevance=relevance)
@@ -151,7 +151,7 @@ def test_a_gain_is_split_into_tokens_and_capture():
 
 
 def test_compiled_rows_say_why_they_are_missing(small, monkeypatch):
-    fixed, report = FixedBudget(small, BUDGET), empty_report()
+    fixed, report = CapturedPrefill(small, BUDGET), empty_report()
     bench.add_compiled(report, fixed, [SIZE])
     assert report.rows[0].timing is None and report.rows[0].state == "not compiled in a quick run"
     report.quick = False
@@ -172,7 +172,7 @@ def test_the_compiled_row_reads_the_same_token_each_time(small, monkeypatch):
     """The static cache is emptied between calls; the compiler itself is left out."""
     modes = []
     monkeypatch.setattr(torch, "compile", lambda model, **options: modes.append(options) or model)
-    inputs = bench.resized_inputs(FixedBudget(small, BUDGET), SIZE)
+    inputs = bench.resized_inputs(CapturedPrefill(small, BUDGET), SIZE)
     with vlm_model.unhooked(small):
         wanted = vlm_model.their_first_token(small, inputs)
         reading = vlm_model.compiled_first_token(small, inputs)
@@ -185,7 +185,7 @@ def test_a_file_is_asked_about_and_every_stage_has_its_share(small, asked, tmp_p
     report, file = empty_report(), vlm_file.write_page(tmp_path, SIZE)
     vlm_file.add_first_calls(report, asked, [file])
     report.quick = False  # for the bar
-    vlm_file.add_file(report, asked, FixedBudget(small, BUDGET, masked=True), file, 1000.0)
+    vlm_file.add_file(report, asked, CapturedPrefill(small, BUDGET, masked=True), file, 1000.0)
     rows = {f"{row.work}, {row.by}": row for row in report.rows}
     assert rows["96×128.jpg → first token, texturevlm, ask, first call"].timing.median > 0
     whole = rows["96×128.jpg → first token, texturevlm, ask"]
@@ -203,7 +203,7 @@ def test_a_file_is_asked_about_and_every_stage_has_its_share(small, asked, tmp_p
 def test_the_prompt_of_a_file_is_as_long_as_that_of_an_image(asked, tmp_path):
     """So that both replay the same graph."""
     file = vlm_file.write_page(tmp_path, SIZE)
-    fixed = FixedBudget(asked.adapter, BUDGET, masked=True)
+    fixed = CapturedPrefill(asked.adapter, BUDGET, masked=True)
     ids = vlm_file.stages(asked, fixed, file)["words of the prompt"]()
     assert len(ids) == BUDGET + vlm_model.PROMPT_WORDS
     assert ids.count(asked.model.config.image_token_id) == BUDGET

@@ -12,12 +12,11 @@ from torch import nn
 
 from tests.vlm import small
 from texturevlm import vlm
-from texturevlm.ask.evaluating import evaluating
 from texturevlm.cuda.graph import Replay
 from texturevlm.types import Texture
 from texturevlm.vlm import captured, captured_decode, captured_generate
-from texturevlm.vlm.captured import FixedBudget
-from texturevlm.vlm.weights import modules_of
+from texturevlm.vlm.captured import CapturedPrefill
+from texturevlm.vlm.modules import evaluating, modules_of
 
 QUESTION = "what is the total ?"
 
@@ -45,7 +44,7 @@ def last_logits(adapter, *inputs, **options):
 @pytest.mark.parametrize("options", [{}, {"coordinates": "native"}, {"levels": "apart"}], ids=str)
 def test_first_token_is_that_of_transformers_own_forward(adapter, options):
     """One capture serves images of every size and questions of several lengths."""
-    fixed = FixedBudget(adapter, 11, **options)
+    fixed = CapturedPrefill(adapter, 11, **options)
     for size, question in (((150, 260), QUESTION), ((90, 70), "and there ?"), ((300, 64), QUESTION)):
         texture = small.picture(*size)
         allocation = small.chosen(texture, adapter.side, 11)
@@ -57,7 +56,7 @@ def test_first_token_is_that_of_transformers_own_forward(adapter, options):
 def test_tower_is_that_of_transformers(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side, batch=2)
     allocation = small.full_grid(texture, adapter.side)
-    seen = FixedBudget(adapter, 20, batch=2).encode(texture, allocation)
+    seen = CapturedPrefill(adapter, 20, batch=2).encode(texture, allocation)
     wanted = adapter.encode(texture, allocation)
     for ours, theirs in zip(seen.embeds, (wanted.embeds, *wanted.deepstack), strict=True):
         assert difference(ours, theirs) < 1e-5
@@ -73,7 +72,7 @@ def test_unused_slots_change_nothing(adapter):
     some = replace(allocation, valid=valid)
     for levels in ("joint", "apart"):
         wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]), levels=levels)
-        fixed = FixedBudget(adapter, 9, masked=True, levels=levels)
+        fixed = CapturedPrefill(adapter, 9, masked=True, levels=levels)
         assert difference(first_logits(fixed, QUESTION, texture, some), wanted) < 1e-4
 
 
@@ -87,7 +86,7 @@ def test_what_a_checkpoint_was_trained_with_is_used(adapter):
     try:
         other = adapter.beside(adapter.processor)
         assert difference(last_logits(other, QUESTION, texture, allocation), wanted) == 0
-        assert difference(first_logits(FixedBudget(other, 9), QUESTION, texture, allocation), wanted) < 1e-4
+        assert difference(first_logits(CapturedPrefill(other, 9), QUESTION, texture, allocation), wanted) < 1e-4
         assert difference(wanted, stock) > 1e-3
         adapter.config.texturevlm = {"levels": "alone"}
         with pytest.raises(ValueError, match=r"levels in texturevlm of .* must be one of joint, apart"):
@@ -99,12 +98,12 @@ def test_what_a_checkpoint_was_trained_with_is_used(adapter):
 def test_generation_goes_on_from_the_captured_prefill(adapter):
     texture = small.picture(4 * adapter.side, 5 * adapter.side, batch=2)
     allocation = small.chosen(texture, adapter.side, 9)
-    fixed = FixedBudget(adapter, 9, batch=2)
+    fixed = CapturedPrefill(adapter, 9, batch=2)
     prompts = [QUESTION, "what is the ? total"]
     options = {"max_new_tokens": 6, "do_sample": False}
     ours = fixed.generate(prompts, texture, allocation, **options)
     assert torch.equal(ours, adapter.generate(prompts, texture, allocation, **options))
-    masked = FixedBudget(adapter, 9, batch=2, masked=True).generate(prompts, texture, allocation, **options)
+    masked = CapturedPrefill(adapter, 9, batch=2, masked=True).generate(prompts, texture, allocation, **options)
     assert torch.equal(masked, ours)
 
 
@@ -113,7 +112,7 @@ def test_the_model_itself_runs_for_what_graphs_do_not_give(adapter, monkeypatch,
     """The captured prefill has the logits of the first token, the captured step those of the next ones."""
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 9)
-    fixed, read, runs = FixedBudget(adapter, 9), [], []
+    fixed, read, runs = CapturedPrefill(adapter, 9), [], []
     prefill = fixed.prefill
     monkeypatch.setattr(fixed, "prefill", lambda *inputs: read.append(prefill(*inputs)) or read[-1])
     options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
@@ -135,7 +134,7 @@ def test_the_model_itself_runs_for_what_graphs_do_not_give(adapter, monkeypatch,
 def test_longer_answers_get_more_room(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
-    fixed = FixedBudget(adapter, 4)
+    fixed = CapturedPrefill(adapter, 4)
     length = len(fixed.spelled("generate", QUESTION, texture, allocation)[0])
     options = {"do_sample": False, "stopping_criteria": [transformers.MaxLengthCriteria(length + 3)]}
     wanted = adapter.generate(QUESTION, texture, allocation, max_new_tokens=3, do_sample=False)
@@ -149,7 +148,7 @@ def test_longer_answers_get_more_room(adapter):
 def test_the_prompt_is_spelled_while_the_tower_runs(adapter, monkeypatch):
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
-    fixed, done = FixedBudget(adapter, 4), []
+    fixed, done = CapturedPrefill(adapter, 4), []
 
     def noted(name):
         method = getattr(fixed, name)
@@ -165,7 +164,7 @@ def test_the_first_step_serves_its_own_generation_only(adapter):
     """Other calls meanwhile run the model."""
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
-    fixed = FixedBudget(adapter, 4)
+    fixed = CapturedPrefill(adapter, 4)
     ids = fixed.spelled("generate", QUESTION, texture, allocation)
     read = fixed.prefill(ids, fixed.encode(texture, allocation))
     wanted = last_logits(adapter, QUESTION, texture, allocation)
@@ -183,7 +182,7 @@ def test_the_cache_is_copied_only_if_it_is_returned(adapter, monkeypatch):
     """The first token waits for no copies, and the next prefill overwrites no cache that somebody has."""
     texture = small.picture(3 * adapter.side, 3 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 4)
-    fixed, read, used = FixedBudget(adapter, 4), [], []
+    fixed, read, used = CapturedPrefill(adapter, 4), [], []
     prefill, output = fixed.prefill, transformers.modeling_outputs.CausalLMOutputWithPast
     monkeypatch.setattr(fixed, "prefill", lambda *inputs: read.append(prefill(*inputs)) or read[-1])
     monkeypatch.setattr(
@@ -213,9 +212,9 @@ def test_prompts_of_a_batch_may_differ_in_length(adapter):
     texture = small.picture(3 * adapter.side, 3 * adapter.side, batch=2)
     allocation = small.chosen(texture, adapter.side, 4)
     prompts = [QUESTION, "and ?"]
-    ours = first_logits(FixedBudget(adapter, 4, batch=2), prompts, texture, allocation)
+    ours = first_logits(CapturedPrefill(adapter, 4, batch=2), prompts, texture, allocation)
     assert difference(ours, last_logits(adapter, prompts, texture, allocation)) < 1e-4
-    fixed, options = FixedBudget(adapter, 4, batch=2, masked=True), {"max_new_tokens": 5, "min_new_tokens": 5}
+    fixed, options = CapturedPrefill(adapter, 4, batch=2, masked=True), {"max_new_tokens": 5, "min_new_tokens": 5}
     together = fixed.generate(prompts, texture, allocation, do_sample=False, **options)
     assert torch.equal(together, adapter.generate(prompts, texture, allocation, do_sample=False, **options))
     with pytest.raises(ValueError, match="one length in tokens"):
@@ -226,7 +225,7 @@ def test_nothing_is_read_back(adapter):
     """The tower and the prefill run on the meta device, where there are no values to read."""
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 7)
-    fixed = FixedBudget(adapter, 7, masked=True)
+    fixed = CapturedPrefill(adapter, 7, masked=True)
     ids = fixed.spelled("generate", QUESTION, texture, allocation)
     seen = fixed.encode(texture, allocation)
     inputs = [*fixed._laid_out(ids, [texture.size]), seen.place, seen.used, *seen.embeds]
@@ -256,8 +255,8 @@ def test_complaints(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     with pytest.raises(ValueError, match=r"allocation must be \(B, K\) = \(1, 5\), got \(1, 4\)"):
-        FixedBudget(adapter, 5).encode(texture, allocation)
-    fixed = FixedBudget(adapter, 4)
+        CapturedPrefill(adapter, 5).encode(texture, allocation)
+    fixed = CapturedPrefill(adapter, 4)
     seen = fixed.encode(texture, allocation)
     with pytest.raises(ValueError, match="4 image placeholders in a row"):
         fixed.prefill([[7, small.IMAGE, small.IMAGE, 8]], seen)
@@ -274,27 +273,27 @@ def test_slanted_footprints_are_refused(adapter):
     allocation = small.full_grid(texture, adapter.side)
     turned = replace(allocation, ddy=allocation.ddy + torch.tensor([0.1, 0]))
     with pytest.raises(ValueError, match="footprints with perpendicular axes"):
-        FixedBudget(adapter, 4).generate(QUESTION, texture, turned)
+        CapturedPrefill(adapter, 4).generate(QUESTION, texture, turned)
 
 
 def test_what_lies_on_another_device_is_refused(adapter):
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
     with pytest.raises(ValueError, match="encode: texture must be on cpu like the model, got meta"):
-        FixedBudget(adapter, 4).encode(texture.to("meta"), allocation)
+        CapturedPrefill(adapter, 4).encode(texture.to("meta"), allocation)
     with pytest.raises(ValueError, match="encode: allocation must be on cpu like the model, got meta"):
-        FixedBudget(adapter, 4).encode(texture, allocation.to("meta"))
+        CapturedPrefill(adapter, 4).encode(texture, allocation.to("meta"))
     head = adapter.model.lm_head
     adapter.model.lm_head = torch.nn.Linear(32, 64, device="meta")  # as a model that is spread over several
     try:
         with pytest.raises(ValueError, match="model must be on one device, got parts on cpu and meta"):
-            FixedBudget(adapter, 4)
+            CapturedPrefill(adapter, 4)
     finally:
         adapter.model.lm_head = head
 
 
 def test_a_moved_model_makes_a_capture_stale(adapter):
-    fixed = FixedBudget(adapter, 4)
+    fixed = CapturedPrefill(adapter, 4)
     assert not fixed.stale
     with torch.no_grad():
         adapter.model.lm_head.weight.add_(0.0)  # a training step stays where it is, and a graph sees it
@@ -307,7 +306,7 @@ def test_a_moved_model_makes_a_capture_stale(adapter):
 
 
 def test_one_moved_weight_or_another_module_makes_a_capture_stale(adapter):
-    fixed, layer = FixedBudget(adapter, 4), adapter.model.model.language_model.layers[-1]
+    fixed, layer = CapturedPrefill(adapter, 4), adapter.model.model.language_model.layers[-1]
     weight = layer.mlp.up_proj.weight
     kept, weight.data = weight.data, weight.data.clone()
     assert fixed.stale
@@ -323,7 +322,7 @@ def test_the_walk_over_a_model_finds_what_torch_finds_without_naming_it(adapter,
     adapter.model.register_module("nothing", None)
     adapter.model.model.shared = adapter.model.model.visual
     try:
-        every, fixed = {*adapter.model.modules()}, FixedBudget(adapter, 4)
+        every, fixed = {*adapter.model.modules()}, CapturedPrefill(adapter, 4)
         monkeypatch.setattr(nn.Module, "named_modules", None)
         found = modules_of(adapter.model)
         assert None not in found and {*found} == every and not fixed.stale
@@ -340,7 +339,7 @@ def test_an_adapter_that_is_switched_makes_a_capture_stale():
     peft = pytest.importorskip("peft", reason="peft is in the extra dev")
     model, processor = small.BUILDERS["qwen3_vl"]()
     wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], r=2))
-    fixed = FixedBudget(vlm.adapt(model, processor), 4)
+    fixed = CapturedPrefill(vlm.adapt(model, processor), 4)
     assert not fixed.stale
     with wrapped.disable_adapter():
         assert fixed.stale
@@ -353,13 +352,13 @@ def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     monkeypatch.setattr(captured, "GRAPHS", 2)
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
-    fixed = FixedBudget(adapter, 4, bucket=8)
+    fixed = CapturedPrefill(adapter, 4, bucket=8)
     seen = fixed.encode(texture, allocation)
     first = fixed.spelled("generate", QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
         read = fixed.prefill(ids, seen)
-        fresh = FixedBudget(adapter, 4, bucket=8).prefill(ids, seen)
+        fresh = CapturedPrefill(adapter, 4, bucket=8).prefill(ids, seen)
         assert torch.equal(read.logits, fresh.logits)
     assert list(fixed.prefills) == [16, 32]
 
@@ -374,10 +373,10 @@ def test_layers_that_cannot_be_compiled_run_as_they_are(adapter, monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
-    fixed = FixedBudget(adapter, 4, compiled=True)
+    fixed = CapturedPrefill(adapter, 4, compiled=True)
     with pytest.warns(RuntimeWarning, match=r"slower: torch.compile failed: no compiler here"):
         found = first_logits(fixed, QUESTION, texture, allocation)
-    assert torch.equal(found, first_logits(FixedBudget(adapter, 4, compiled=False), QUESTION, texture, allocation))
+    assert torch.equal(found, first_logits(CapturedPrefill(adapter, 4, compiled=False), QUESTION, texture, allocation))
     assert "torch.compile failed: no compiler here" in fixed.reasons
 
 
@@ -400,7 +399,7 @@ def test_a_graph_replays_new_numbers():
 def test_captured_answers_are_those_of_transformers(family):
     model, processor = small.BUILDERS[family]()
     adapter = vlm.adapt(model.cuda(), processor)
-    fixed = FixedBudget(adapter, 11, compiled=False)
+    fixed = CapturedPrefill(adapter, 11, compiled=False)
     for size in ((150, 260), (90, 70), (300, 64)):
         texture = small.picture(*size).to("cuda")
         allocation = small.chosen(small.picture(*size), adapter.side, 11).to("cuda")

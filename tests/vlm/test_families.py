@@ -15,11 +15,10 @@ from tests.vlm import small
 from texturevlm import vlm
 from texturevlm.types import Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.packed import unpack
-from texturevlm.vlm.places import Places
+from texturevlm.vlm.families.vit import VisionTransformer
+from texturevlm.vlm.places import Places, unpack
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import still_views
-from texturevlm.vlm.vit import VisionTransformer
 
 QUESTION = "what is the total ?"
 VISUAL = [small.IMAGE, small.VIDEO]  # which a model with random weights might say
@@ -36,13 +35,13 @@ def test_the_table_in_the_docs_says_what_each_supports():
     rows = re.findall(r"^\| .* \| `(\w+)` \| \d+ \| .* \| (\w+) \| (\w+) \| (\w+) \| yes \|$", text, re.MULTILINE)
     said = {name: tuple(one == "yes" for one in columns) for name, *columns in rows}
     assert said == {
-        name: (adapter.captured, adapter.two_looks, adapter.videos) for name, (adapter, _) in vlm.FAMILIES.items()
+        name: (adapter.captured, adapter.two_looks, adapter.videos) for name, adapter in vlm.FAMILIES.items()
     }
 
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    if not hasattr(small.transformers, vlm.FAMILIES[request.param][1]):
+    if not hasattr(small.transformers, vlm.FAMILIES[request.param].architecture):
         pytest.skip(f"{request.param} is not in transformers {small.transformers.__version__}")
     return small.built(FAMILIES, request.param)
 

@@ -152,7 +152,7 @@ def test_a_fixed_budget_has_causal_levels():
     adapter = vlm.adapt(*small.qwen3_vl())
     texture, coarse, fine = looks(adapter)
     whole = together(coarse, fine)
-    fixed = vlm.FixedBudget(adapter, whole.budget, levels="causal")
+    fixed = vlm.CapturedPrefill(adapter, whole.budget, levels="causal")
     wanted = view_of(adapter, texture, whole, "causal")
     assert torch.allclose(fixed.encode(texture, whole).embeds[0][0], adapter.embed([wanted])[0][0], atol=1e-5)
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 
 
 class Module(nn.Module):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from texturevlm.vlm.mrope import mrope_positions
-from texturevlm.vlm.packed import COLUMNS, PICTURE, Geometry, is_packed, pack, unpack
+from texturevlm.vlm.places import COLUMNS, PICTURE, Geometry, is_packed, mrope_positions, pack, unpack
 
 
 def geometry(count, *, begins=None):

@@ -11,6 +11,7 @@ import transformers
 
 import texturevlm as tv
 from tests.vlm import small
+from texturevlm.ask.processor import TextureProcessor
 
 BUDGET = 7
 
@@ -98,7 +99,7 @@ def test_prompts_become_inputs_that_generate_takes(attached):
 def test_they_can_be_asked(attached):
     """With both looks where the model's attention can be read; the rest says so."""
     model, processor = attached
-    asked = tv.VLM(model, tv.TextureProcessor(processor, model.config, budget=BUDGET, relevance="auto"))
+    asked = tv.VLM(model, TextureProcessor(processor, model.config, budget=BUDGET, relevance="auto"))
     image = torch.rand(3, 200, 300)
     options = {"max_new_tokens": 3, "do_sample": False}
     assert isinstance(asked.ask(image, "what is the total ?", **options), str)

@@ -9,7 +9,7 @@ import torch
 from tests.vlm import small
 from texturevlm.types import Texture
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
+from texturevlm.vlm.families.qwen_vl import Qwen2_5_VL
 from texturevlm_lab.rivals import METHODS, Method, ReduceStage, steps_of
 from texturevlm_lab.rivals.hooks.masks import Keys
 from texturevlm_lab.rivals.hooks.reducing import reduced

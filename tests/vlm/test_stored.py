@@ -6,12 +6,12 @@ import torch
 from tests.vlm import small
 from tests.vlm.test_families import FAMILIES, QUESTION, logits
 from texturevlm import vlm
-from texturevlm.ask.prompted import batched_inputs, chosen_prompt
+from texturevlm_lab.evaluate.prompted import batched_inputs, chosen_prompt
 
 
 @pytest.fixture(params=list(FAMILIES), scope="module")
 def built(request):
-    if not hasattr(small.transformers, vlm.FAMILIES[request.param][1]):
+    if not hasattr(small.transformers, vlm.FAMILIES[request.param].architecture):
         pytest.skip(f"{request.param} is not in transformers {small.transformers.__version__}")
     return small.built(FAMILIES, request.param)
 

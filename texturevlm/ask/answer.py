@@ -1,17 +1,56 @@
-"""An answer with its details: how sure the model was of each token, what it saw, and how long each stage took."""
+"""What a model is asked, and its answer with details: how sure it was of each token, what it saw, how long it took.
+
+Four numbers describe an answer; a logistic regression turns them into the chance that it is right. A checkpoint that
+was calibrated (`texturevlm train`) has its weights in the table `texturevlm` of its config.json. Others get weights
+that ask for much.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from texturevlm.ask.messages import Message
 from texturevlm.placement import Placement
+from texturevlm.types import Texture
 from texturevlm.vlm import ModelHook
+from texturevlm.vlm.views import View
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A prompt and the tokens of its pictures.
+
+    budget: that the tokens were placed for
+    hooks:  what changes the model
+    clip:   of a video: the views of its moments, one group per placeholder
+    pages:  of a document, tokens by page number
+    looks:  of the model, the one at these tokens included
+    """
+
+    prompt: list[Message]
+    placements: list[Placement]
+    budget: int
+    hooks: tuple[ModelHook, ...] = ()
+    clip: list[list[View]] | None = None
+    pages: dict[int, int] = field(default_factory=dict)
+    looks: int = 1
+
+    @property
+    def textures(self) -> list[Texture]:
+        """What the tokens are sampled from; none for a video, whose views hold their pixels."""
+        return [] if self.clip is not None else [placement.picture.texture for placement in self.placements]
+
+
+def has_column(requests: Sequence[Request], name: str) -> bool:
+    """Whether the placements have this optional column."""
+    return getattr(requests[0].placements[0], name) is not None
 
 
 @dataclass(frozen=True)
@@ -142,7 +181,34 @@ def length_of(ids: Sequence[int], ends: Sequence[int], pad: int | None) -> int:
     ends: ids that end an answer
     pad:  what follows an answer that was stopped otherwise; None if none can be
     """
-    length = next((at + 1 for at, one in enumerate(ids) if one in ends), len(ids))
+    length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
     while length > 1 and ids[length - 1] == pad:
         length -= 1
     return length
+
+
+# Of the constant, and of the fields of AnswerFeatures. Not calibrated: a mean log-probability of −0.1 per token with an
+# entropy of 0.3 is a chance of 0.84.
+UNCALIBRATED = (3.5, 6.0, -4.0, 0.0, -4.0)
+
+
+def features_of(found: Any, ends: Sequence[int], pad: int | None, doubt: float | None) -> AnswerFeatures:
+    """The features of one answer.
+
+    found: what `generate` returned with `output_logits`, its sequences without the prompt
+    ends, pad: as for `length_of`
+    doubt: as `AnswerFeatures.unreadable`
+    """
+    length = length_of(found.sequences[0].tolist(), ends, pad)
+    steps: list[Tensor] = [step[0].float().log_softmax(-1) for step in found.logits[:length]]
+    entropy = [float(-(step.exp() * step.clamp(min=-1e4)).sum()) for step in steps]
+    best = steps[0].exp().topk(2).values
+    logprob = float(logprobs_of(found)[0, :length].mean())
+    return AnswerFeatures(logprob, sum(entropy) / length, float(best[0] - best[1]), doubt or 0.0)
+
+
+def chance_of(features: AnswerFeatures, weights: Sequence[float] | None) -> float:
+    """The chance that an answer is right. weights: of the constant and each feature; None: not calibrated"""
+    constant, *others = UNCALIBRATED if weights is None else weights
+    score = constant + sum(weight * value for weight, value in zip(others, astuple(features), strict=True))
+    return 1 / (1 + math.exp(-max(-60.0, min(60.0, score))))

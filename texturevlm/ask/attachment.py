@@ -61,7 +61,7 @@ def attach(
 
 def attached_to(processor: Any) -> Any:
     """The model that a processor is attached to, or None."""
-    return next((network for one, network in _ATTACHED.items() if one is processor), None)
+    return next((network for known, network in _ATTACHED.items() if known is processor), None)
 
 
 def network_of(function: str, model: Any) -> Any:
@@ -69,8 +69,8 @@ def network_of(function: str, model: Any) -> Any:
     network = unwrapped(model)
     family = getattr(getattr(network, "config", None), "model_type", type(network).__name__)
     check_choice(function, "model", family, FAMILIES)
-    wanted = FAMILIES[family][1]
-    if wanted not in [one.__name__ for one in type(network).__mro__]:
+    wanted = FAMILIES[family].architecture.rpartition(":")[2]
+    if wanted not in [kind.__name__ for kind in type(network).__mro__]:
         raise TypeError(f"{function}: model must be a {wanted}, got {type(network).__name__}")
     return network
 
@@ -86,7 +86,7 @@ def detach(attached: Any) -> Any:
 
     if isinstance(attached, (nn.Module, VLM)):
         network = unwrapped(attached)
-        for processor in [one for one, other in _ATTACHED.items() if other is network]:
+        for processor in [known for known, other in _ATTACHED.items() if other is network]:
             del _ATTACHED[processor]
     elif isinstance(attached, TextureProcessor):
         network = _ATTACHED.pop(attached, None)
@@ -99,7 +99,7 @@ def detach(attached: Any) -> Any:
         adapter = getattr(network, ATTRIBUTE, None)
         if adapter is not None:
             adapter.restore()
-        for asking in [one for one in _ASKING if one.model is network]:
+        for asking in [vlm for vlm in _ASKING if vlm.model is network]:
             asking.release()
     return network
 

@@ -1,4 +1,4 @@
-"""Where the attention of a model goes when it reads a question: this points the second of two looks.
+"""Where the attention of a model goes when it reads a question: evidence for where its tokens lie.
 
 Fast attention (FlashAttention, SDPA) never stores its weights. They are computed here for one layer, from its own
 queries and keys, for the tokens of the question only. The model stops at that layer.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from texturevlm.ask.messages import conversation_about
+from texturevlm.placement import Picture, Placement, TokenConfig, place_together
+from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.growing import Enough
+from texturevlm.vlm.growing import LayerReached
 from texturevlm.vlm.loops import query_and_key, text_rotary
+from texturevlm.vlm.modules import evaluating
 from texturevlm.vlm.prompts import PromptImage
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
@@ -53,11 +57,11 @@ def question_attention(
     def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking, normed))
-        raise Enough
+        raise LayerReached
 
     hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
     try:
-        with torch.no_grad(), contextlib.suppress(Enough):
+        with torch.no_grad(), contextlib.suppress(LayerReached):
             adapter.model(**inputs, use_cache=False)
     finally:
         hook.remove()
@@ -76,13 +80,13 @@ def pointed_at(attention: Sequence[Tensor], allocations: Sequence[Allocation]) -
     entropy, even = parts.sum(), math.log(max(2, int((together > 0).sum())))
     undecided = (entropy / even).clamp(0, 1)
     worth = (1 - undecided) * together + undecided * parts / entropy.clamp(min=1e-30)
-    split = worth.split([len(one) for one in attention])
-    return [_painted(one, allocation) for one, allocation in zip(split, allocations)]
+    split = worth.split([len(own) for own in attention])
+    return [_painted(own, allocation) for own, allocation in zip(split, allocations)]
 
 
 def _weights(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], asking: slice, normed: bool) -> Tensor:
     """(L,): the attention of some tokens to all, by the mean over them and over the heads."""
-    query, key = (one[0].float() for one in query_and_key(attention, hidden, *rotary, normed))
+    query, key = (heads[0].float() for heads in query_and_key(attention, hidden, *rotary, normed))
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     scores: Tensor = query[:, asking] @ key.mT * attention.scaling
     later = torch.ones_like(scores[0], dtype=torch.bool).triu(asking.start + 1)
@@ -98,8 +102,8 @@ def _by_slot(
         own = weights[taken : taken + len(view)]
         found.append(weights.new_zeros(allocation.budget).index_put((view.slot.to(weights.device),), own))
         taken += adapter.length(len(view))
-    total = torch.stack([one.sum() for one in found]).sum().clamp(min=1e-30)
-    return [one / total for one in found]
+    total = torch.stack([own.sum() for own in found]).sum().clamp(min=1e-30)
+    return [own / total for own in found]
 
 
 def _painted(worth: Tensor, allocation: Allocation) -> Tensor:
@@ -115,3 +119,43 @@ def _painted(worth: Tensor, allocation: Allocation) -> Tensor:
         part = painted[top : max(round(y1), top + 1), left : max(round(x1), left + 1)]
         part += worth[slot] / part.numel()
     return painted.float()[None].to(allocation.centre.device)
+
+
+COARSE_VIEW = 64  # tokens of the view that relevance "model" is made from
+FIRST_LOOK = 0.25  # share of the budget for the overview of several looks
+FINEST = 1.001  # pixels per sample: an overview that is nowhere coarser needs no second look
+
+
+def place_by_model(adapter: Any, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
+    """Tokens where the model's attention over COARSE_VIEW tokens goes; these are not kept."""
+    seen = overview(pictures, max(len(pictures), COARSE_VIEW), how)
+    pointed = attended(adapter, question, seen)
+    return place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed)
+
+
+def place_in_two_looks(adapter: Any, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
+    """An overview, and the rest of the budget where the model's attention to it goes."""
+    first = overview(pictures, max(len(pictures), round(how.budget * FIRST_LOOK)), how)
+    coarsest = max(float(2 ** seen.upright.level[seen.upright.valid].max()) for seen in first)
+    if coarsest <= FINEST or how.budget - sum(seen.tokens for seen in first) < len(pictures):
+        return first
+    pointed = attended(adapter, question, first)
+    more = place_together(pictures, question, replace(how, relevance=BY_EVIDENCE), evidence=pointed, after=first)
+    return [closer.after(seen) for seen, closer in zip(first, more)] or first
+
+
+def overview(pictures: Sequence[Picture], tokens: int, how: TokenConfig) -> list[Placement]:
+    """All pictures at one scale each, in so many tokens."""
+    return place_together(pictures, "", replace(how, budget=tokens, allocator="fit", relevance="none", options={}))
+
+
+def attended(adapter: Any, question: str, seen: Sequence[Placement]) -> list[Tensor]:
+    """Maps (1, h, w) of where the model looks in an overview; all together sum to 1.
+
+    adapter: of a hooked model, with its processor
+    """
+    allocations = [placement.allocation for placement in seen]
+    with adapter.lock, evaluating(adapter.model):
+        textures = [placement.picture.texture for placement in seen]
+        attention = question_attention(adapter, question, textures, allocations)
+    return pointed_at(attention, allocations)

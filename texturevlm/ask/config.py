@@ -101,6 +101,11 @@ TOKENS = tuple(known.name for known in fields(TokenConfig))
 OPTIONS = tuple(known.name for known in fields(AskConfig) if known.name not in ("tokens", "kind", "hooks"))
 
 
+def several(relevance: Any) -> list[Any]:
+    """The relevances that a processor was given, of which each prompt draws one."""
+    return list(relevance) if isinstance(relevance, (tuple, list)) else [relevance]
+
+
 def check_drawn(function: str, budget: Any, relevance: Any) -> None:
     """Raise for a budget or a relevance of a processor, which may be several, of which each prompt draws one."""
     budgets = budget if isinstance(budget, (tuple, list)) else (budget, budget)
@@ -108,8 +113,7 @@ def check_drawn(function: str, budget: Any, relevance: Any) -> None:
         check_count(function, "budget", tokens, 1)
     if len(budgets) != 2 or budgets[0] > budgets[1]:
         raise ValueError(f"{function}: budget must be a number or a pair (low, high), got {budget!r:.80}")
-    names: Sequence[Any] = relevance if isinstance(relevance, (tuple, list)) else [relevance]
-    if not names:
+    if not (names := several(relevance)):
         raise ValueError(f"{function}: relevance must be a name or several names, got none")
     for name in names:
         check_relevance(function, name, OWN_RELEVANCES)
@@ -183,9 +187,9 @@ def check_looks(function: str, looks: int | str, relevance: str, tokens: str = K
 def check_family_looks(function: str, looks: int | str, config: Any, relevance: str = "auto") -> None:
     """Whether a model with this config can be asked in so many looks, and its attention be read for this relevance."""
     family = config.model_type
-    if looks == "auto" and not FAMILIES[family][0].grows:
+    if looks == "auto" and not FAMILIES[family].grows:
         raise ValueError(f"{function}: looks must be 1 or 2 for {family}, got 'auto' (see docs/models.md)")
-    if FAMILIES[family][0].two_looks:
+    if FAMILIES[family].two_looks:
         return
     if looks == 2:
         raise ValueError(f"{function}: looks must be 1 for {family}, got 2 (see docs/models.md)")

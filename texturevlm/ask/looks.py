@@ -15,18 +15,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, length_of, logprobs_of
-from texturevlm.ask.attended import FIRST_LOOK
-from texturevlm.ask.attention import pointed_at
-from texturevlm.ask.confidence import chance_of, features_of
+from texturevlm.ask.answer import Answer, FirstToken, Stopwatch, chance_of, features_of, length_of, logprobs_of
+from texturevlm.ask.attention import FIRST_LOOK, pointed_at
 from texturevlm.ask.config import AskConfig
 from texturevlm.ask.decoding import PREPARING, end_ids, in_one_config, option_of
-from texturevlm.ask.evaluating import evaluating
 from texturevlm.ask.messages import VIDEO, conversation_with
-from texturevlm.ask.session import ImageSession
-from texturevlm.ask.videos import VideoSession
+from texturevlm.ask.session import ImageSession, VideoSession
 from texturevlm.placement import Placement, place_together
 from texturevlm.vlm.growing import GrowingPrompt
+from texturevlm.vlm.modules import evaluating
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View, still_views
 

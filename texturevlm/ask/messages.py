@@ -1,8 +1,15 @@
-"""Conversations as chat templates take them: the question in one, its images, and one made from a question."""
+"""Conversations as chat templates take them: the question in one, its images, and one made from a question.
+
+Which question a rendered prompt asks is known from the messages that it was rendered from (`Questions`), never read out
+of its text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from texturevlm.vlm.prompts import is_conversation
@@ -27,7 +34,7 @@ def are_messages(given: Any) -> bool:
     if is_conversation(given):
         return "role" in given[0]
     nested = isinstance(given, (list, tuple)) and bool(given)
-    return nested and all(is_conversation(one) and "role" in one[0] for one in given)
+    return nested and all(is_conversation(part) and "role" in part[0] for part in given)
 
 
 def question_in(function: str, prompt: Any) -> str:
@@ -102,7 +109,7 @@ def conversation_with(
         return conversation_about(images, prompt, marks, block, names)
     pictures, films = images_of(prompt), videos_of(prompt)
     held = pictures + films
-    if held and apart and any(one is not None for one in held):
+    if held and apart and any(image is not None for image in held):
         raise ValueError("ask: images must be given apart or inside the messages, got both")
     found = [{**message, "content": _plain_blocks(message["content"], marks)} for message in prompt]
     if films and not pictures:
@@ -125,7 +132,10 @@ def _named(blocks: list[Message], names: Sequence[str]) -> list[Message]:
 def _in_place_of_video(messages: list[Message], blocks: list[Message]) -> list[Message]:
     """The messages with these blocks where their video stands."""
     return [
-        {**message, "content": [part for one in message["content"] for part in (blocks if one == VIDEO else [one])]}
+        {
+            **message,
+            "content": [part for block in message["content"] for part in (blocks if block == VIDEO else [block])],
+        }
         for message in messages
     ]
 
@@ -134,7 +144,9 @@ def _check(function: str, conversation: Sequence[Message]) -> None:
     """Each message must have a role and content; one must be the user's."""
     for message in conversation:
         content = message.get("content") if isinstance(message, dict) else None
-        blocks = isinstance(content, (list, tuple)) and all(isinstance(one, dict) and "type" in one for one in content)
+        blocks = isinstance(content, (list, tuple)) and all(
+            isinstance(block, dict) and "type" in block for block in content
+        )
         if not (isinstance(content, str) or blocks) or "role" not in message:
             wanted = "a dict with a role and with content, which is text or a list of blocks with a type"
             raise ValueError(f"{function}: each message must be {wanted}, got {message!r:.80}")
@@ -178,3 +190,67 @@ def _plain_blocks(content: Any, marks: Sequence[str]) -> list[Message]:
         else block
         for block in content
     ]
+
+
+REMEMBERED = 4096  # rendered prompts whose questions are known
+_RENDERING: ContextVar[list[str] | None] = ContextVar("rendering", default=None)
+
+
+class Questions:
+    """The questions of prompts that one processor has rendered."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[str, tuple[str, Any]] = OrderedDict()  # rendered prompt → its question, its template
+
+    @contextmanager
+    def rendering(self, questions: list[str]) -> Iterator[None]:
+        """Inside, prompts are rendered from messages with these questions, and may be processed at once."""
+        token = _RENDERING.set(questions)
+        try:
+            yield
+        finally:
+            _RENDERING.reset(token)
+
+    def remember(self, rendered: Any, questions: Sequence[str], template: Any = None) -> None:
+        """Keep the questions of what a chat template gave, if that is text. template: None: the processor's own"""
+        texts = [rendered] if isinstance(rendered, str) else rendered
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            return
+        for text, question in zip(texts, questions):
+            self._asked[text] = question, template
+            self._asked.move_to_end(text)
+        while len(self._asked) > REMEMBERED:
+            self._asked.popitem(last=False)
+
+    def of(
+        self, texts: Sequence[str], given: str | Sequence[str] | None, user_begins: Callable[[Any], str]
+    ) -> list[str | None]:
+        """The question of each text; None where it is not known.
+
+        given:       by the caller, one per text
+        user_begins: what a template writes before the words of a user
+        """
+        if given is not None:
+            return list(_checked(texts, given))
+        if (known := _RENDERING.get()) is not None and len(known) == len(texts):
+            return list(known)
+        return [self._known(text, user_begins) for text in texts]
+
+    def _known(self, text: str, user_begins: Callable[[Any], str]) -> str | None:
+        """Of a text that was rendered, also if an answer was appended, as for training; not if a user goes on."""
+        begins = [text] if text in self._asked else [known for known in list(self._asked) if text.startswith(known)]
+        if not begins:
+            return None
+        longest = max(begins, key=len)
+        question, template = self._asked[longest]
+        more = text[len(longest) :]
+        return None if more and (mark := user_begins(template)) and mark in more else question
+
+
+def _checked(texts: Sequence[str], question: str | Sequence[str]) -> list[str]:
+    given = [question] if isinstance(question, str) else list(question)
+    if len(given) != len(texts):
+        raise ValueError(f"processor: question must be one per text ({len(texts)}), got {len(given)}")
+    if wrong := [text for text in given if not isinstance(text, str)]:
+        raise TypeError(f"processor: question must be a text or a list of texts, got {type(wrong[0]).__name__}")
+    return given

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
 from texturevlm.ask.attachment import attach, attached_to, hooked, network_of, released_with_hooks
-from texturevlm.ask.captured_models import CapturedModels
-from texturevlm.ask.config import (
-    KINDS,
-    OPTIONS,
-    TOKENS,
-    AskConfig,
-    check_belongs,
-    for_answers,
-)
+from texturevlm.ask.config import KINDS, OPTIONS, SAVED, TOKENS, AskConfig, check_belongs, for_answers
 from texturevlm.ask.decoding import decoding, several_sequences
-from texturevlm.ask.documents import DocumentSession, check_document
-from texturevlm.ask.generation import Generator
+from texturevlm.ask.generation import CapturedModels, Generator
 from texturevlm.ask.looks import answer_by_looks
 from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.pretrained import find
-from texturevlm.ask.session import ImageSession
-from texturevlm.ask.videos import VideoOptions, VideoSession, check_video_relevance, is_video
+from texturevlm.ask.session import (
+    DocumentSession,
+    ImageSession,
+    VideoOptions,
+    VideoSession,
+    is_video,
+)
 from texturevlm.channels import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda import nothing_collected
@@ -45,11 +39,10 @@ from texturevlm.vlm.hook import HOOKS, hooks_of
 from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import is_conversation
 
-PROCESSED = ("budget", "allocator", "relevance", "turn")  # options that the processor holds
-LOADING = (*PROCESSED, "device", "dtype", "tokens", "looks", "captured")
-BATCH = 8  # questions that are answered together
+LOADING = (*SAVED, "device", "dtype", "tokens", "looks", "captured")
 CONFIGURED = ("tokens", *OPTIONS, *TOKENS)  # options of `load_vlm` and `ask` that an AskConfig holds
 OWN = ("stream", "return_details", "fps", "seconds", "rate", *CONFIGURED)  # of `ask`, and not of `generate`
+SESSIONS: Any = (ImageSession, VideoSession)
 
 
 class VLM:
@@ -77,12 +70,12 @@ class VLM:
         from texturevlm.ask.processor import TextureProcessor
 
         self.model = network_of("VLM", model)
-        placed = {name: options[name] for name in PROCESSED if options.get(name) is not None}
+        placed = {name: options[name] for name in SAVED if options.get(name) is not None}
         own = isinstance(processor, TextureProcessor)
         for name in ("budget", "relevance"):
             if isinstance(given := placed.get(name, getattr(processor, name) if own else None), (tuple, list)):
                 raise ValueError(f"VLM: processor must have one {name}, got {given!r:.80}")
-        asked = {name: value for name, value in options.items() if name not in PROCESSED}
+        asked = {name: value for name, value in options.items() if name not in SAVED}
         AskConfig(TokenConfig()).given("VLM", asked, hooks).check("VLM", self.model.config)
         attached = attached_to(processor) if own and not placed else None
         if own and not placed and attached is None:
@@ -162,9 +155,10 @@ class VLM:
         returns an ImageSession; of a video a VideoSession; of a document a DocumentSession
         """
         options = VideoOptions(fps, seconds, rate).check()
-        if is_document(images) and options == VideoOptions(None, None, None):
+        kind = _kind_of(images, options)
+        if kind is DocumentSession:
             return DocumentSession(self, images)
-        if is_video(images, fps=fps):
+        if kind is VideoSession:
             return VideoSession(self, images, options)
         if any(value is not None for value in options):
             raise ValueError(f"ask: fps, seconds and rate are for a video, got {type(images).__name__}")
@@ -212,60 +206,30 @@ class VLM:
                    of them asks for sampling: do_sample, a temperature above 0, top_p, top_k and the like
         """
         self.check_attached()
+        said = Prompts.parse(images, question)
         own = {name: options.pop(name) for name in list(options) if name in CONFIGURED or HOOKS.knows(name)}
         how = self.config_for(hooks=hooks, **own)
         laid = {name: own[name] for name in ("levels", "coordinates") if own.get(name) is not None}
         options = decoding(self.model, self.adapter.tokenizer, max_new_tokens, {**options, **laid}, OWN)
-        allowed = COORDINATES if how.looks == "auto" else self.adapter.coordinates
-        levels, coordinates = self.adapter.checked_layout("ask", how.levels, how.coordinates, allowed)
-        how = replace(how, levels=levels, coordinates=coordinates)
-        if question is None and are_messages(images):
-            images, question = None, images
-        many = isinstance(question, (list, tuple)) and not is_conversation(question)
-        prompts = list(question) if many else [question]
-        if not prompts:
-            raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
-        questions = [question_in("ask", prompt) for prompt in prompts]
-        also = "a list of questions" if many else "return_details" if return_details else several_sequences(options)
-        also = "a streamer" if options.get("streamer") is not None else also
-        if stream and also:
-            raise ValueError(f"ask: stream must be False with {also}, got True")
+        _check_together(how, options, said, stream=stream, return_details=return_details)
         watch = Stopwatch(self.device, wait=return_details)
-        if own.get("sure") is not None and how.looks != "auto":
-            raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
-        if how.looks == "auto" and (one := several_sequences(options)):
-            raise ValueError(f"ask: looks must be 1 or 2 with {one}, got 'auto'")
-        if is_video(images, fps=fps):  # before it is read
-            check_video_relevance("ask", how.tokens.relevance)
-        sessions = self._sessions(images, prompts, VideoOptions(fps, seconds, rate).check())
-        for session in sessions:
-            if isinstance(session, DocumentSession):
-                check_document(how)
-            elif (pages := own.get("fine_pages")) is not None:
-                raise ValueError(f"ask: fine_pages is for a document, got {pages} with a {type(session).__name__}")
+        video = VideoOptions(fps, seconds, rate).check()
+        sessions = self._sessions(said, video, how, fine_pages=own.get("fine_pages"))
         watch.stage("open")
+        each = list(zip(sessions, said.prompts, said.questions))
         if how.looks == "auto":
-            looked = [
-                answer_by_looks(session, prompt, one, how, options, apart=images is not None, seconds=watch.seconds)
-                for session, prompt, one in zip(sessions, prompts, questions)
+            answers: list[Any] = [
+                answer_by_looks(session, prompt, about, how, options, apart=said.apart, seconds=watch.seconds)
+                for session, prompt, about in each
             ]
-            said = [one if return_details else one.text for one in looked]
-            return iter(said) if stream else said if many else said[0]
-        asked = [
-            session.request(prompt, one, how, apart=images is not None)
-            for session, prompt, one in zip(sessions, prompts, questions)
-        ]
+            answers = answers if return_details else [answer.text for answer in answers]
+            return iter(answers) if stream else answers if said.many else answers[0]
+        requests = [session.request(prompt, about, how, apart=said.apart) for session, prompt, about in each]
         watch.stage("choose")
         if stream:
-            return self.generator.stream(asked[0], options)
-        left = iter(asked)
-        batches = [list(islice(left, count)) for count in self.graphs.batches(len(asked), BATCH)]
-        if return_details:
-            answers = [self.generator.details(batch, options, watch.seconds) for batch in batches]
-        else:
-            answers = [self.generator.texts(batch, options) for batch in batches]
-        each = list(chain(*answers))
-        return each if many else each[0]
+            return self.generator.stream(requests[0], options)
+        answers = self.generator.answers(requests, options, watch.seconds if return_details else None)
+        return answers if said.many else answers[0]
 
     def config_for(self, *, hooks: Sequence[ModelHook] = (), **options: Any) -> AskConfig:
         """How a question is asked: as given, or as for every question; checked. options: as for `ask`"""
@@ -273,7 +237,12 @@ class VLM:
         how = usual.given("ask", options, hooks)
         if late := next((hook for hook in how.hooks if hook.lasting and hook not in usual.hooks), None):
             raise ValueError(f"ask: {late.name} must be given to load_vlm, which changes the model, got {late!r:.80}")
-        return how.for_hooks("ask").check("ask", self.model.config)
+        if options.get("sure") is not None and how.looks != "auto":
+            raise ValueError(f"ask: looks must be 'auto' with sure, got {how.looks!r}")
+        how = how.for_hooks("ask").check("ask", self.model.config)
+        allowed = COORDINATES if how.looks == "auto" else self.adapter.coordinates
+        levels, coordinates = self.adapter.checked_layout("ask", how.levels, how.coordinates, allowed)
+        return replace(how, levels=levels, coordinates=coordinates)
 
     def look(self, images: Any, question: str = "", **options: Any) -> Image.Image:
         """Draw what the model sees when it is asked; options as for `ask`."""
@@ -306,28 +275,84 @@ class VLM:
         self._choice.release()
 
     def _sessions(
-        self, images: Any, prompts: Sequence[Any], options: VideoOptions
+        self, said: Prompts, video: VideoOptions, how: AskConfig, *, fine_pages: int | None
     ) -> Sequence[ImageSession | VideoSession]:
-        """The images, or the video, of each prompt."""
-        prepare: Any = partial(self.prepare, **options._asdict())
-        if isinstance(images, (ImageSession, VideoSession)):
-            return [images] * len(prompts)
-        if images is None:
-            return [prepare(_held(prompt)) for prompt in prompts]
-        each: Any = (list, tuple, ImageSession, VideoSession)  # of one question
-        nested = isinstance(images, (list, tuple)) and any(isinstance(one, each) for one in images)
-        if nested:
+        """The images, the video or the document of each prompt. fine_pages: as the caller gave them"""
+
+        def opened(given: Any) -> ImageSession | VideoSession:
+            kind = type(given) if isinstance(given, SESSIONS) else _kind_of(given, video)
+            if fine_pages is not None and not issubclass(kind, DocumentSession):
+                raise ValueError(f"ask: fine_pages is for a document, got {fine_pages} with a {kind.__name__}")
+            kind.check(how)  # before anything is opened
+            found: ImageSession | VideoSession = given
+            return found if isinstance(given, SESSIONS) else self.prepare(given, **video._asdict())
+
+        images, prompts = said.images, said.prompts
+        if not said.apart:
+            return [opened(_held(prompt)) for prompt in prompts]
+        if isinstance(images, (list, tuple)) and any(isinstance(own, (list, tuple, *SESSIONS)) for own in images):
             if len(images) != len(prompts):
                 raise ValueError(f"ask: images must be one list per question ({len(prompts)}), got {len(images)}")
-            return [own if isinstance(own, each[2:]) else prepare(own) for own in images]
-        return [prepare(images)] * len(prompts)
+            return [opened(own) for own in images]
+        return [opened(images)] * len(prompts)
+
+
+class Prompts(NamedTuple):
+    """What a caller asks.
+
+    images:    of all questions, or of each; None: they are inside the messages
+    prompts:   texts or messages
+    questions: the text of each of them
+    many:      whether the caller gave a list of questions
+    """
+
+    images: Any
+    prompts: list[Any]
+    questions: list[str]
+    many: bool
+
+    @property
+    def apart(self) -> bool:
+        """Whether the images were given apart from the messages."""
+        return self.images is not None
+
+    @classmethod
+    def parse(cls, images: Any, question: Any) -> Prompts:
+        """Tell images from messages, and a question from several; the messages are checked."""
+        if question is None and are_messages(images):
+            images, question = None, images
+        many = isinstance(question, (list, tuple)) and not is_conversation(question)
+        prompts = list(question) if many else [question]
+        if not prompts:
+            raise ValueError("ask: question must be a text, messages, or a list of those, got an empty list")
+        return cls(images, prompts, [question_in("ask", prompt) for prompt in prompts], many)
+
+
+def _check_together(
+    how: AskConfig, options: Mapping[str, Any], said: Prompts, *, stream: bool, return_details: bool
+) -> None:
+    """Raise for options that exclude one another. options: of `generate`"""
+    several = several_sequences(options)
+    also = "a list of questions" if said.many else "return_details" if return_details else several
+    also = "a streamer" if options.get("streamer") is not None else also
+    if stream and also:
+        raise ValueError(f"ask: stream must be False with {also}, got True")
+    if how.looks == "auto" and several:
+        raise ValueError(f"ask: looks must be 1 or 2 with {several}, got 'auto'")
+
+
+def _kind_of(given: Any, video: VideoOptions) -> type[ImageSession] | type[VideoSession]:
+    """How `VLM.prepare` opens what a question is about."""
+    if is_document(given) and video == VideoOptions():
+        return DocumentSession
+    return VideoSession if is_video(given, fps=video.fps) else ImageSession
 
 
 def _held(prompt: Any) -> Any:
     """The images inside the messages of a prompt, or its video."""
     images = images_of(prompt) if is_conversation(prompt) else []
     videos = videos_of(prompt) if is_conversation(prompt) else []
-    if not (images or videos) or any(one is None for one in (*images, *videos)):
+    if not (images or videos) or any(held is None for held in (*images, *videos)):
         raise ValueError("ask: images must be given, or be inside the messages, got none")
     if videos and (images or len(videos) > 1):
         raise ValueError(f"ask: messages must have images or one video, got {len(images)} and {len(videos)}")
@@ -375,16 +400,19 @@ def load_vlm(
     given = {name: value for name, value in given.items() if value is not None}
     others = [name for name in options if name not in HUB_OPTIONS]
     own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
-    how = AskConfig(TokenConfig()).given("load_vlm", {**given, "tokens": tokens, "looks": looks}, own_hooks)
-    how.check("load_vlm")
+
+    def config(settings: Mapping[str, Any]) -> AskConfig:
+        asked = {**settings, **given, "tokens": tokens, "looks": looks}
+        return AskConfig(TokenConfig()).given("load_vlm", asked, own_hooks).for_hooks("load_vlm")
+
+    config({}).check("load_vlm")  # before slow work
     for name in [name for name in others if name in options]:
         if meant := near_miss(name, {*LOADING, *HOOKS, *HOOKS.lab}):
             raise TypeError(f"load_vlm: options must be those of load_vlm or of from_pretrained, got {name}{meant}")
     with nothing_collected():  # transformers imports a thousand modules here, all of which stay
         found = find(model, device=device, dtype=dtype, **options)
-    settings = {**for_answers(found.settings), **given}
-    own = AskConfig(TokenConfig()).given("load_vlm", {**settings, "tokens": tokens, "looks": looks}, own_hooks)
-    own.for_hooks("load_vlm").check("load_vlm", found.config)
+    settings = for_answers(found.settings)
+    config(settings).check("load_vlm", found.config)
     network, processor = found.load()
-    processor = attach(network, processor, **{name: getattr(own.tokens, name) for name in PROCESSED})
+    processor = attach(network, processor, **{**settings, **given})
     return VLM(network, processor, tokens=tokens, looks=looks, captured=captured, hooks=own_hooks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from texturevlm.channels import Checkpoint, optional, torch_device
 from texturevlm.registry import near_miss
 from texturevlm.vlm import FAMILIES
 
-ARCHITECTURES = {kind: architecture for kind, (_, architecture) in FAMILIES.items()}
 # Models that come with the package. A folder of the same name is reached as ./NAME.
 SHIPPED = {"reader": Path(__file__).parent.parent / "reader"}
 
@@ -91,7 +90,7 @@ def find(
             "`texturevlm ship-reader` writes them"
         )
     with _hint(model):
-        checkpoint = Checkpoint.find("load_vlm", model, ARCHITECTURES, options)
+        checkpoint = _of_family(Checkpoint.locate("load_vlm", model, options))
     settings, _ = read_settings(checkpoint)
     return FoundModel(checkpoint, checkpoint.config(), settings, place, wanted)
 
@@ -104,8 +103,13 @@ def load_processor(
         checkpoint = Checkpoint.locate(function, shipped(model), options, ("config.json", FILE))
         settings, config = read_settings(checkpoint)
         if config is None:
-            config = checkpoint.known(ARCHITECTURES).config()
+            config = _of_family(checkpoint).config()
     return _processor(checkpoint, config), config, settings
+
+
+def _of_family(checkpoint: Checkpoint) -> Checkpoint:
+    """The same checkpoint, with the class of its model."""
+    return replace(checkpoint, architecture=FAMILIES[checkpoint.model_type(FAMILIES)].architecture)
 
 
 @contextmanager

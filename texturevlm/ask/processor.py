@@ -26,12 +26,18 @@ from transformers import BatchFeature, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
 
 from texturevlm.ask.attachment import attached_to, check_still_hooked, detach, hooked, none_attached
-from texturevlm.ask.attended import place_by_model
-from texturevlm.ask.config import SAVED, check_belongs, check_context, check_drawn, check_family_looks, write_settings
-from texturevlm.ask.layout import by_prompt
-from texturevlm.ask.messages import images_of, question_of, without_marks
-from texturevlm.ask.processor_videos import VideoPrompts, video_options
-from texturevlm.ask.questions import Questions
+from texturevlm.ask.attention import place_by_model
+from texturevlm.ask.config import (
+    SAVED,
+    check_belongs,
+    check_context,
+    check_drawn,
+    check_family_looks,
+    several,
+    write_settings,
+)
+from texturevlm.ask.layout import VideoPrompts, by_prompt, video_options
+from texturevlm.ask.messages import Questions, images_of, question_of, without_marks
 from texturevlm.channels import HUB_OPTIONS
 from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, open_image, place_together, prepare
@@ -92,7 +98,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         self.budget = (int(budget[0]), int(budget[1])) if isinstance(budget, (tuple, list)) else int(budget)
         self.allocator, self.relevance, self.turn = allocator, relevance, how.turn
         check_context("TextureProcessor", budget, config)
-        for name in [relevance] if isinstance(relevance, str) else relevance:
+        for name in several(relevance):
             check_family_looks("TextureProcessor", 1, config, name)
         self.adapter = adapter_for(config, processor)
         check_belongs("TextureProcessor", processor, config, self.adapter)
@@ -131,7 +137,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         texts = list(text) if isinstance(text, (list, tuple)) else [text]
         if not texts:
             raise ValueError("processor: text must be a prompt or a list of prompts, got an empty list")
-        if wrong := [one for one in texts if not isinstance(one, str)]:
+        if wrong := [prompt for prompt in texts if not isinstance(prompt, str)]:
             raise TypeError(f"processor: text must be a text or a list of texts, got {type(wrong[0]).__name__}")
         options = {name: value for name, value in options.items() if name not in OPTION_GROUPS or value is not None}
         fps = video_options(options) if own else None
@@ -154,16 +160,16 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         if not conversation:
             raise ValueError("apply_chat_template: conversation must have messages, got none")
         batch = [conversation] if is_conversation(conversation) else list(conversation)
-        if wrong := [one for one in batch if not is_conversation(one)]:
+        if wrong := [messages for messages in batch if not is_conversation(messages)]:
             wanted = "messages, or a list of conversations"
             raise TypeError(f"apply_chat_template: conversation must be {wanted}, got {wrong[0]!r:.60}")
         if options.get("return_assistant_tokens_mask") and installed() < MASKED and any(map(images_of, batch)):
-            wanted, got = (".".join(map(str, one)) for one in (MASKED, installed()))
+            wanted, got = (".".join(map(str, version)) for version in (MASKED, installed()))
             raise ImportError(
                 "apply_chat_template: return_assistant_tokens_mask with images needs transformers "
                 f"{wanted} or newer, because masks are misaligned before, got {got}"
             )
-        questions = [without_marks(question_of(one), self.adapter.marks) for one in batch]
+        questions = [without_marks(question_of(messages), self.adapter.marks) for messages in batch]
         with self.questions.rendering(questions):
             found = super().apply_chat_template(conversation, *args, **options)
         self.questions.remember(found, questions, options.get("chat_template"))
@@ -176,8 +182,12 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         that was wrapped (Qwen's needs torchvision); of the parts that `load_vlm` loaded it makes only a tokenizer.
         push_to_hub, options: as for transformers' `push_to_hub`; repo_id is the name of the folder unless it is given
         """
-        if not isinstance(self.allocator, str):
-            raise ValueError(f"save_pretrained: allocator must be a name to be saved, got {self.allocator!r:.60}")
+        for option, given in [
+            ("allocator", self.allocator),
+            *(("relevance", name) for name in several(self.relevance)),
+        ]:
+            if not isinstance(given, str):
+                raise ValueError(f"save_pretrained: {option} must be a name to be saved, got {given!r:.60}")
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         saved = self.processor.save_pretrained(folder)
@@ -191,9 +201,9 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
         """From a folder of `save_pretrained`, or from any checkpoint of a family; options override what is saved."""
         from texturevlm.ask.pretrained import load_processor
 
-        given = {one: options.pop(one, None) for one in SAVED}
-        own = {one: value for one, value in given.items() if value is not None}
-        if unknown := [one for one in options if one not in HUB_OPTIONS]:
+        given = {option: options.pop(option, None) for option in SAVED}
+        own = {option: value for option, value in given.items() if value is not None}
+        if unknown := [option for option in options if option not in HUB_OPTIONS]:
             known = (*SAVED, *HUB_OPTIONS)
             got = f"{', '.join(unknown)}{near_miss(unknown[0], known)}"
             raise TypeError(f"from_pretrained: options must be of {', '.join(known)}, got {got}")
@@ -268,7 +278,7 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def _check_special_mm_tokens(self, text: Sequence[str], text_inputs: Any, modalities: Sequence[str]) -> None:
         word = self.adapter.word(self.config.image_token_id)
-        wanted = [one.count(word) for one in text]
+        wanted = [prompt.count(word) for prompt in text]
         got = [sum(int(index) == self.image_token_id for index in ids) for ids in text_inputs["input_ids"]]
         if wanted != got:
             raise ValueError(
@@ -317,17 +327,21 @@ class TextureProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def config_for(self, images: int) -> TokenConfig:
         """How the tokens of a prompt with so many images are placed: what may be several is drawn."""
-        relevance = self.relevance if isinstance(self.relevance, str) else random.choice(list(self.relevance))
+        names = several(self.relevance)
+        relevance = names[0] if len(names) == 1 else random.choice(names)
         finer, side = self.adapter.trained.finer, self.adapter.side
         budget = self._drawn_budget(images)
         return TokenConfig(budget, self.allocator, relevance, turn=self.turn, finer=finer, patch=side)
 
     def _sampled(self, images: Sequence[Any]) -> list[View]:
         """The views of images whose tokens are chosen already."""
-        if wrong := [one for one in images if not isinstance(one, Patches)]:
+        if wrong := [image for image in images if not isinstance(image, Patches)]:
             got = type(wrong[0]).__name__
             raise TypeError(f"processor: images of a prompt must all be Patches if one is, got {got} among them")
-        return [sampled_view("processor", one, self.adapter.side, levels=self.adapter.trained.levels) for one in images]
+        return [
+            sampled_view("processor", patches, self.adapter.side, levels=self.adapter.trained.levels)
+            for patches in images
+        ]
 
     def _placed(self, pictures: Sequence[Picture], question: str, how: TokenConfig) -> list[Placement]:
         """The tokens of the images of one prompt; only the process that holds the model can ask its attention."""

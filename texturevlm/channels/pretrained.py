@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +81,7 @@ class Checkpoint:
 
     function:     that loads it, for errors
     name:         a hub id or a folder
-    architecture: transformers' class of the model
+    architecture: the class of the model: a name of transformers, or "package.module:name"
     options:      of `from_pretrained`
     """
 
@@ -125,18 +125,21 @@ class Checkpoint:
         return cls(function, name, "", options)
 
     def known(self, architectures: Mapping[str, str]) -> "Checkpoint":
-        """Read the type of the model.
+        """Read the type of the model, and with it its class.
 
         architectures: the class for each model_type that will do
         """
+        return replace(self, architecture=architectures[self.model_type(architectures)])
+
+    def model_type(self, known: Collection[str]) -> str:
+        """The model_type in the checkpoint's config, which must be one of these."""
         with self.errors("complete and undamaged" if os.path.isdir(self.name) else "a hub id or a folder"):
             # the table alone: AutoConfig would want the code of a model that is unknown anyway
             config = optional(self.function, "transformers").PreTrainedConfig
             table, _ = config.get_config_dict(self.name, **self.shared)
             if "model_type" not in table:
                 raise ValueError("config.json with a model_type is missing")
-        kind = check_choice(self.function, f"model_type of {self.name}", table["model_type"], architectures)
-        return replace(self, architecture=architectures[kind])
+        return check_choice(self.function, f"model_type of {self.name}", table["model_type"], known)
 
     def file(self, name: str) -> Path | None:
         """A further file of the checkpoint, on this machine; None if it has none of this name."""
@@ -216,7 +219,8 @@ class Checkpoint:
 
     @property
     def _class(self) -> Any:
-        return getattr(optional(self.function, "transformers"), self.architecture)
+        module, _, name = self.architecture.rpartition(":")
+        return getattr(optional(self.function, module or "transformers"), name)
 
 
 def _id_in(url: str) -> str:

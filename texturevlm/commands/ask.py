@@ -59,9 +59,7 @@ def _ask(options: argparse.Namespace) -> int:
 
     import texturevlm as tv
     from texturevlm.ask.config import AskConfig
-    from texturevlm.ask.documents import check_document
-    from texturevlm.ask.session import ImageSession
-    from texturevlm.ask.videos import VideoOptions, is_video
+    from texturevlm.ask.session import DocumentSession, ImageSession, VideoOptions, is_video
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.placement.placement import check_budget
@@ -86,7 +84,7 @@ def _ask(options: argparse.Namespace) -> int:
     if filmed and asked.looks == 2:
         raise ValueError("--looks must be 1 or auto for a video, got 2")
     if document:
-        check_document(asked)
+        DocumentSession.check(asked)
     given: Any = images[0] if filmed else open_pages(images[0], function="ask") if document else None
     if filmed:
         open_video(given)  # a bad one is refused before a model is loaded
@@ -101,7 +99,9 @@ def _ask(options: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     own = {} if options.fine_pages is None else {"fine_pages": options.fine_pages}
     answer = ""
-    with arguments.announced(f"reading {len(given)} pages") if document else nullcontext():
+    with (
+        arguments.announced(f"reading {len(given)} page{'s' if len(given) > 1 else ''}") if document else nullcontext()
+    ):
         pieces = session.ask(question, stream=True, max_new_tokens=options.max_new_tokens, **own)
     if document:
         counts = ", ".join(f"{page} ({tokens})" for page, tokens in sorted(session.tokens_by_page.items()))

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from texturevlm.ask.processor import TextureProcessor
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
@@ -129,12 +130,12 @@ def _doors_of(model: "VLM") -> "Iterator[tuple[str, AskConfig | str]]":
     config, processor = network.config, wrapped.processor
     yield "reader: ask, chat, clips, PDFs", model.config
     yield "reader: server", _server(model)
-    yield "reader: TextureProcessor", AskConfig(tv.TextureProcessor.from_pretrained("reader").config_for(1))
+    yield "reader: TextureProcessor", AskConfig(TextureProcessor.from_pretrained("reader").config_for(1))
     # A processor that no TextureProcessor was saved for knows nothing of the checkpoint but what config.json says.
     yield "reader: attach", AskConfig(tv.attach(network, processor).config_for(1))
     yield "reader: VideoStream", _stream(tv.VideoStream((64, 64), model=model))
     own = {name: value for name, value in chosen_options({}, config).items() if name != "question"}
-    yield "reader: vLLM", AskConfig(tv.TextureProcessor(processor, config, **own).config_for(1))
+    yield "reader: vLLM", AskConfig(TextureProcessor(processor, config, **own).config_for(1))
     if find_spec("lmms_eval") is None or find_spec("texturevlm_lab") is None:
         yield "reader: lmms-eval", "not installed"
         return

@@ -88,13 +88,12 @@ def _point(text: str) -> tuple[float, float]:
 
 
 def _report(options: argparse.Namespace, texture: "Texture", allocation: "Allocation", where: str = "") -> int:
-    from texturevlm.draw_parts import scaled
-
     level = allocation.level[allocation.valid]
     finest, coarsest = 2 ** level.min().item(), 2 ** level.max().item()
     height, width = allocation.size
     # Counted at the texture's finest level: of an image that is read by pages, not all pixels would fit into memory.
-    covered = scaled(allocation, (texture.levels[0].shape[2], texture.levels[0].shape[3])).coverage.item()
+    held = texture.levels[0].shape[2], texture.levels[0].shape[3]
+    covered = allocation.scaled_to(held).coverage.item()
     print(
         f"{options.out}: {width}×{height} seen with {int(allocation.valid.sum())} tokens of "
         f"{allocation.patch}×{allocation.patch}, from {finest:.2f} pixels per sample{where} to {coarsest:.2f}; "

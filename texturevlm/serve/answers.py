@@ -24,7 +24,7 @@ from torch import Tensor
 
 from texturevlm.ask import VLM, Answer
 from texturevlm.ask.decoding import end_ids
-from texturevlm.ask.model import BATCH
+from texturevlm.ask.generation import BATCH
 from texturevlm.serve.lanes import Stop, Stopped
 from texturevlm.serve.limits import ApiError
 

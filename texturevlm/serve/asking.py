@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from texturevlm.ask.answer import Answer
 from texturevlm.ask.attention import question_attention
-from texturevlm.ask.evaluating import evaluating
 from texturevlm.defaults import MOST_FINE_PAGES
 from texturevlm.placement import TokenConfig, place
 from texturevlm.serve.answers import Event, Question, Reply, error_of
@@ -23,6 +22,7 @@ from texturevlm.serve.limits import ApiError
 from texturevlm.serve.page import looked, looks_of, opened, state_of
 from texturevlm.serve.pictures import KeptImage
 from texturevlm.serve.plans import PageOptions, columns_of
+from texturevlm.vlm.modules import evaluating
 
 router = APIRouter()
 

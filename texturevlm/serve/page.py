@@ -98,7 +98,7 @@ def looks_of(model: Any) -> list[int | str]:
     """How often a model may look, as `ask` takes it."""
     if model is None:
         return []
-    family = FAMILIES[model.model.config.model_type][0]
+    family = FAMILIES[model.model.config.model_type]
     return [1, *([2] if family.two_looks else []), *(["auto"] if family.grows else [])]
 
 

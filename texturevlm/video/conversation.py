@@ -19,14 +19,14 @@ from torch import Tensor
 
 from texturevlm.ask.attention import pointed_at
 from texturevlm.ask.decoding import end_ids
-from texturevlm.ask.evaluating import evaluating
 from texturevlm.check import check_count
 from texturevlm.types import Allocation
 from texturevlm.video.change import CHANGED, block_means
 from texturevlm.video.config import StreamConfig
 from texturevlm.video.layout import MomentSlots, TokenEncoder, TokenPlace, Wording, lay_out, token_places
 from texturevlm.video.stream import Keyframe, Step
-from texturevlm.vlm.token_memory import TokenMemory, check_watchable
+from texturevlm.vlm.growing import TokenMemory, check_watchable
+from texturevlm.vlm.modules import evaluating
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM

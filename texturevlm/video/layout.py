@@ -17,7 +17,7 @@ from torch import Tensor
 
 from texturevlm.ask.messages import VIDEO, conversation_about
 from texturevlm.types import Allocation
-from texturevlm.vlm import FixedBudget
+from texturevlm.vlm import CapturedPrefill
 from texturevlm.vlm.views import moment_view
 
 LATE = 99999.9  # seconds: a time of many digits
@@ -170,7 +170,7 @@ class TokenEncoder:
 
     def __init__(self, adapter: Any, *, captured: bool) -> None:
         self.adapter, self.captured = adapter, captured
-        self.towers: dict[int, FixedBudget] = {}
+        self.towers: dict[int, CapturedPrefill] = {}
         self.allocation: Allocation | None = None
 
     def hold(self, allocation: Allocation, device: torch.device) -> None:
@@ -197,7 +197,7 @@ class TokenEncoder:
         count = len(slots)
         wide = next((wide for wide in TOWER_SIZES if wide >= count), -(-count // TOWER_SIZES[-1]) * TOWER_SIZES[-1])
         if wide not in self.towers:
-            self.towers[wide] = FixedBudget(self.adapter, wide, masked=True, compiled=False)
+            self.towers[wide] = CapturedPrefill(self.adapter, wide, masked=True, compiled=False)
         filled = torch.tensor([*slots, *slots[:1] * (wide - count)], device=pixels.device)
         used = torch.arange(wide, device=pixels.device)[None] < count
         centre, step = self._centre[:, filled], self._step[:, filled]

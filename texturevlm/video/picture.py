@@ -19,18 +19,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from texturevlm.draw import FAINT, INK, MARGIN, PAPER, ramp_colour, to_pil
+from texturevlm.draw import FAINT, INK, MARGIN, PAPER, footprints, panel_level, to_pil
 from texturevlm.rebuilding import rebuild
 from texturevlm.video.sources import import_av
 from texturevlm.video.stream import Step
 
 PANEL_WIDTH = 560  # pixels: width of one panel
 STRIP_HEIGHT, BAR = 64, 4
-KEPT_COLOUR = (150, 155, 165)
 SAMPLED_COLOUR, KEYFRAME_COLOUR = (120, 180, 195), (214, 120, 105)
 HEADER_HEIGHT = 34
 MOST_FPS = 60.0
@@ -41,8 +39,7 @@ class StreamPicture:
     """Draws one frame after the other; remembers the cost of the last ones. size: (height, width) of the pictures."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        self.scale = PANEL_WIDTH / size[1]
-        self.tall = max(1, round(size[0] * self.scale))
+        self.tall = max(1, round(size[0] * PANEL_WIDTH / size[1]))
         self.size = (HEADER_HEIGHT + self.tall + 34 + STRIP_HEIGHT + MARGIN, 2 * PANEL_WIDTH + 3 * MARGIN)
         self.costs: deque[tuple[float, float, bool]] = deque(maxlen=(self.size[1] - 2 * MARGIN) // BAR)
 
@@ -52,10 +49,11 @@ class StreamPicture:
         self.costs.append((reuse.fresh / max(1, reuse.tokens), reuse.share, bool(reuse.keyframe)))
         picture, panel = Image.new("RGB", self.size[::-1], PAPER), (PANEL_WIDTH, self.tall)
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(17)
-        delivered = to_pil(rebuild(step.texture, step.allocation)).resize(panel, Image.Resampling.BICUBIC)
-        picture.paste(delivered, (MARGIN, HEADER_HEIGHT))
+        whole = panel_level(step.texture, panel)
+        delivered = to_pil(rebuild(whole, step.allocation.scaled_to(whole.size)))
+        picture.paste(delivered.resize(panel, Image.Resampling.BICUBIC), (MARGIN, HEADER_HEIGHT))
         original = Image.fromarray(frame.permute(1, 2, 0).cpu().numpy()).resize(panel, Image.Resampling.BILINEAR)
-        picture.paste(self._footprints(original, step), (2 * MARGIN + PANEL_WIDTH, HEADER_HEIGHT))
+        picture.paste(footprints(original, step.allocation, ~reuse.sampled), (2 * MARGIN + PANEL_WIDTH, HEADER_HEIGHT))
         draw.text((MARGIN, 8), f"what the model sees: {reuse.tokens} tokens", fill=INK, font=font)
         draw.text((2 * MARGIN + PANEL_WIDTH, 8), f"sampled now {reuse.fresh}, kept {reuse.kept}", fill=INK, font=font)
         self._strip(draw, step)
@@ -72,19 +70,6 @@ class StreamPicture:
         draw.rectangle([left, bottom - height, left + PANEL_WIDTH, bottom], fill=INK)
         for number, line in enumerate(lines):
             draw.text((left + 10, bottom - height + 6 + LINE * number), line, fill=PAPER, font=font)
-
-    def _footprints(self, image: Image.Image, step: Step) -> Image.Image:
-        picture = Image.blend(image, Image.new("RGB", image.size, PAPER), 0.35)
-        draw = ImageDraw.Draw(picture)
-        allocation, level = step.allocation, step.allocation.level[0].cpu()
-        sampled, boxes = step.reuse.sampled.cpu(), (allocation.boxes[0] * self.scale).cpu()
-        used = allocation.valid[0].cpu().nonzero()[:, 0]
-        low, high = float(level[used].min()), float(level[used].max())
-        order = torch.argsort(sampled[used].float() * 100 - level[used])  # kept first, then coarse before fine
-        for slot in used[order].tolist():
-            colour = ramp_colour((float(level[slot]) - low) / max(high - low, 1e-6)) if sampled[slot] else KEPT_COLOUR
-            draw.rectangle(boxes[slot].tolist(), outline=colour, width=2 if sampled[slot] else 1)
-        return picture
 
     def _strip(self, draw: ImageDraw.ImageDraw, step: Step) -> None:
         top, font = HEADER_HEIGHT + self.tall + 34, ImageFont.load_default(14)

@@ -14,13 +14,13 @@ from texturevlm.vllm_plugin.options import most_tokens
 from texturevlm.vllm_plugin.positions import prompt_positions, whole_grid
 from texturevlm.vllm_plugin.processor import TextureDummyInputs, TextureInfo, TextureMultiModalProcessor
 from texturevlm.vllm_plugin.tower import tower_metadata
-from texturevlm.vlm.packed import Geometry, is_packed, unpack
+from texturevlm.vlm.places import Geometry, is_packed, unpack
 from texturevlm.vlm.trained import trained_as
 
 
 @MULTIMODAL_REGISTRY.register_processor(TextureMultiModalProcessor, info=TextureInfo, dummy_inputs=TextureDummyInputs)
 class TextureQwen3VL(Qwen3VLForConditionalGeneration):  # type: ignore[misc]
-    """Rows of patches that carry their place (texturevlm/vlm/packed.py) are chosen tokens; others pass unchanged."""
+    """Rows of patches that carry their place (texturevlm/vlm/places.py) are chosen tokens; others pass unchanged."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "model") -> None:
         config = vllm_config.model_config.hf_config

@@ -8,8 +8,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.mrope import mrope_positions
-from texturevlm.vlm.packed import PICTURE, Geometry
+from texturevlm.vlm.places import PICTURE, Geometry, mrope_positions
 
 VISUAL = 1  # marks a visual token; vLLM says where they are, so that the ids of a prompt need not be trusted
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.vlm.packed import Geometry
-from texturevlm.vlm.places import bilinear_taps
+from texturevlm.vlm.places import Geometry, bilinear_taps
 
 
 def tower_metadata(tower: Any, geometry: Geometry) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from typing import Any
 from torch import nn
 
 from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm.vlm.families import ENCODERS, FAMILIES
-from texturevlm.vlm.hook import HOOKS, ModelHook
-from texturevlm.vlm.stored import StoredFeatures
-from texturevlm.vlm.tokens import Tokens
-from texturevlm.vlm.weighted import grid_weights, own_grid, weighted
+from texturevlm.vlm.hook import HOOKS, ModelHook, StoredFeatures
+from texturevlm.vlm.prompts import PromptImage
+from texturevlm.vlm.tokens import Tokens, grid_weights, own_grid, weighted
 
 OLDEST = (5, 10)  # of transformers: precomputed positions exist since then
 
@@ -34,13 +33,12 @@ def adapt(model: nn.Module, processor: Any = None) -> Any:
 def adapter_for(config: Any, processor: Any = None, *, name: str = "a model without config") -> Adapter:
     """The adapter of a config's family, not yet bound to a model."""
     family = getattr(config, "model_type", name)
-    known = {**{kind: adapter for kind, (adapter, _) in FAMILIES.items()}, **ENCODERS}
-    if family not in known:
-        raise ValueError(f"adapt: model must be one of {', '.join(known)}, got {family}")
+    if family not in ENCODERS and family not in FAMILIES:
+        raise ValueError(f"adapt: model must be one of {', '.join([*FAMILIES, *ENCODERS])}, got {family}")
     if (version := installed()) < OLDEST:
-        wanted, got = (".".join(map(str, one)) for one in (OLDEST, version))
+        wanted, got = (".".join(map(str, numbers)) for numbers in (OLDEST, version))
         raise ImportError(f"adapt: transformers must be {wanted} or newer, got {got}")
-    return known[family](config, processor)
+    return (ENCODERS.get(family) or FAMILIES[family])(config, processor)
 
 
 def installed() -> tuple[int, int]:
@@ -56,8 +54,9 @@ __all__ = [
     "FAMILIES",
     "HOOKS",
     "Adapter",
-    "FixedBudget",
+    "CapturedPrefill",
     "ModelHook",
+    "PromptImage",
     "StoredFeatures",
     "Tokens",
     "adapt",

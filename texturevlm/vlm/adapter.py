@@ -1,8 +1,7 @@
 """The contract of a model family: what a processor must know of it, and how its model takes packed rows.
 
 An adapter is made from a model's config and its processor alone, so that tokens can be chosen in another process than
-the model's. `bind` hooks a model, and `restore` removes the hooks. A family is one file with one subclass, and one line
-in `FAMILIES`.
+the model's. `bind` hooks a model, and `restore` removes the hooks. A family is one subclass and one line in `FAMILIES`.
 
 A token is `side` × `side` samples: `merge` × `merge` patches of the vision tower, which the model's own merger, pooling
 or pixel shuffle turns into one embedding. Each patch has a position of its own.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -23,15 +22,21 @@ from torch import Tensor, nn
 
 from texturevlm.check import check_choice
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.offloaded import input_device
-from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import FINER, PICTURE, SEGMENT, Geometry, pack
-from texturevlm.vlm.places import COORDINATES, Places, frame, places
-from texturevlm.vlm.probe import moves
+from texturevlm.vlm.modules import input_device, moves
+from texturevlm.vlm.places import COORDINATES, FINER, PICTURE, SEGMENT, Geometry, Places, frame, pack, places
 from texturevlm.vlm.prompts import Prompt, PromptImage, filled, pair, worded
-from texturevlm.vlm.tokens import Tokens
+from texturevlm.vlm.tokens import Tokens, to_tokens
 from texturevlm.vlm.trained import trained_as
-from texturevlm.vlm.views import LEVELS, View, still_views, to_tokens
+from texturevlm.vlm.views import LEVELS, View, still_views
+
+
+@dataclass(frozen=True, eq=False)
+class OwnInput:
+    """Pixel inputs, and how many tokens they are."""
+
+    inputs: dict[str, Tensor]
+    tokens: int
+
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 HOOKED: WeakSet[nn.Module] = WeakSet()  # such models of this process
@@ -50,7 +55,8 @@ class Adapter(ABC):
     trained:   how the checkpoint was trained to read chosen tokens
     """
 
-    captured: ClassVar[bool] = False  # whether FixedBudget can capture it
+    architecture: ClassVar[str]  # of the model: the name of its class in transformers, or "package.module:name"
+    captured: ClassVar[bool] = False  # whether CapturedPrefill can capture it
     videos: ClassVar[bool] = False
     grows: ClassVar[bool] = False  # whether tokens can be appended to its cache (`GrowingPrompt`)
     two_looks: ClassVar[bool] = True  # whether `ask` can read the attention of its language model
@@ -365,7 +371,7 @@ class Adapter(ABC):
 
     def text_inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """The inputs that follow from token ids, padded on the left, on the CPU."""
-        length = max(len(one) for one in ids)
+        length = max(len(prompt) for prompt in ids)
         input_ids = torch.full((len(ids), length), getattr(self.tokenizer, "pad_token_id", None) or 0)
         mask = torch.zeros_like(input_ids)
         for sample, own in enumerate(ids):
@@ -456,7 +462,7 @@ class Adapter(ABC):
         """Checked levels and coordinates; those of the checkpoint where none are given."""
         levels = self.trained.levels if levels is None else levels
         coordinates = self.trained.coordinates if coordinates is None else coordinates
-        known = [one for one in allowed if one in self.coordinates]
+        known = [name for name in allowed if name in self.coordinates]
         check_choice(function, "levels", levels, self.levels)
         return levels, check_choice(function, "coordinates", coordinates, known)
 

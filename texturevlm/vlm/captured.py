@@ -21,11 +21,10 @@ from texturevlm.types import COLOURS, Allocation, Patches, Texture
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import PrefillOutput, generate_behind
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
+from texturevlm.vlm.modules import addresses
 from texturevlm.vlm.places import COORDINATES, frame, places
 from texturevlm.vlm.prompts import pair
-from texturevlm.vlm.upright import as_read
-from texturevlm.vlm.views import check_readable
-from texturevlm.vlm.weights import addresses
+from texturevlm.vlm.views import as_read, check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
 
@@ -46,7 +45,7 @@ class TowerOutput:
     sizes: Sequence[tuple[int, int]]
 
 
-class FixedBudget:
+class CapturedPrefill:
     """A Qwen model with a fixed number of tokens per image and one image per prompt.
 
     adapter:     of a Qwen model, which must stay on its device and in its dtype; `stale` says whether it did not
@@ -72,21 +71,21 @@ class FixedBudget:
         bucket: int = 32,
     ) -> None:
         self.adapter, self.masked = adapter, masked
-        self.budget = check_count("FixedBudget", "budget", budget, 1)
-        self.batch = check_count("FixedBudget", "batch", batch, 1)
-        self.bucket = check_count("FixedBudget", "bucket", bucket, 1)
+        self.budget = check_count("CapturedPrefill", "budget", budget, 1)
+        self.batch = check_count("CapturedPrefill", "batch", batch, 1)
+        self.bucket = check_count("CapturedPrefill", "bucket", bucket, 1)
         trained = adapter.trained
         self.levels = check_choice(
-            "FixedBudget", "levels", trained.levels if levels is None else levels, adapter.levels
+            "CapturedPrefill", "levels", trained.levels if levels is None else levels, adapter.levels
         )
         coordinates = trained.coordinates if coordinates is None else coordinates
-        self.coordinates = check_choice("FixedBudget", "coordinates", coordinates, COORDINATES)
+        self.coordinates = check_choice("CapturedPrefill", "coordinates", coordinates, COORDINATES)
         self.device = adapter.model.device
-        spread = sorted({str(one.device) for one in adapter.model.parameters()})
+        spread = sorted({str(weight.device) for weight in adapter.model.parameters()})
         if len(spread) > 1:
-            raise ValueError(f"FixedBudget: model must be on one device, got parts on {' and '.join(spread)}")
+            raise ValueError(f"CapturedPrefill: model must be on one device, got parts on {' and '.join(spread)}")
         if "sliding_attention" in getattr(adapter.model.config.get_text_config(), "layer_types", ()):
-            raise ValueError("FixedBudget: model must attend to its whole prompt, got one with sliding windows")
+            raise ValueError("CapturedPrefill: model must attend to its whole prompt, got one with sliding windows")
         self._statistics = adapter.statistics(self.device)
         compiled = self.device.type == "cuda" if compiled is None else compiled
         # Prompts come in many lengths, images in one number of tokens.
@@ -102,7 +101,7 @@ class FixedBudget:
     def reasons(self) -> list[str]:
         """Why parts are not compiled or not replayed from a graph; empty if all are."""
         parts = [self.tower, *self.prefills.values(), self.decode.replay, self._vision_step, self._text_step]
-        return sorted({one.reason for one in parts if isinstance(one, (Replay, Compiled)) and one.reason})
+        return sorted({part.reason for part in parts if isinstance(part, (Replay, Compiled)) and part.reason})
 
     @property
     def stale(self) -> bool:
@@ -156,7 +155,7 @@ class FixedBudget:
         length = inputs[0].shape[1]
         given = [*inputs, tower.place, tower.used, *tower.embeds]
         logits, position, live, *caches = self.prefills.find(length, self._run_prefill, given)(*given)
-        longest = max(len(one) for one in ids)
+        longest = max(len(prompt) for prompt in ids)
         prompt = {"input_ids": inputs[0], "attention_mask": live, "position_ids": position}
         return PrefillOutput(logits, tuple(caches), {name: value[..., :longest] for name, value in prompt.items()})
 
@@ -176,10 +175,10 @@ class FixedBudget:
             raise ValueError(f"generate_each: textures must be {self.batch}, got {len(textures)}")
         for chosen in allocations:
             self._check_slots("generate_each", chosen, batch=1)
-        each = [self._readable(one, chosen, options) for one, chosen in zip(textures, allocations, strict=True)]
+        each = [self._readable(texture, chosen, options) for texture, chosen in zip(textures, allocations, strict=True)]
         pixels, centre, step, valid = (torch.cat(column) for column in zip(*map(_columns, each)))
-        seen = self.encode_tokens(pixels, centre, step, valid, [one.allocation.size for one in each])
-        spelled = [self.spelled("generate", *one) for one in zip(prompts, textures, allocations, strict=True)]
+        seen = self.encode_tokens(pixels, centre, step, valid, [patches.allocation.size for patches in each])
+        spelled = [self.spelled("generate", *parts) for parts in zip(prompts, textures, allocations, strict=True)]
         return self.answer([ids for (ids,) in spelled], seen, **options)
 
     def encode_readable(self, texture: Texture, allocation: Allocation, options: dict[str, Any]) -> TowerOutput:
@@ -198,7 +197,7 @@ class FixedBudget:
     def answer(self, ids: Sequence[Sequence[int]], seen: TowerOutput, **options: Any) -> Any:
         """What `generate` returns, for prompts that are spelled and images that are encoded."""
         read = self.prefill(ids, seen)
-        return generate_behind(self.adapter.model, read, [len(one) for one in ids], self.decode, options)
+        return generate_behind(self.adapter.model, read, [len(prompt) for prompt in ids], self.decode, options)
 
     def _run_tower(
         self, pixels: Tensor, centre: Tensor, step: Tensor, frames: Tensor, valid: Tensor
@@ -207,8 +206,8 @@ class FixedBudget:
         scale = step.amin(-1).log2().round()
         order = self._reading_order(centre, scale, valid)
         pixels = torch.take_along_dim(pixels, order[..., None, None, None], 1)
-        centre, step = (torch.take_along_dim(one, order[..., None], 1) for one in (centre, step))
-        used, scale = (torch.take_along_dim(one, order, 1) for one in (valid, scale))
+        centre, step = (torch.take_along_dim(column, order[..., None], 1) for column in (centre, step))
+        used, scale = (torch.take_along_dim(column, order, 1) for column in (valid, scale))
         if self.masked:  # what lies in unused slots must be finite, since 0 · NaN is NaN
             centre, step = centre.where(used[..., None], 0.0), step.where(used[..., None], 1.0)
         lie = places(centre, step, frames, side=adapter.side, merge=adapter.merge, coordinates=self.coordinates)
@@ -279,26 +278,26 @@ class FixedBudget:
             raise ValueError(f"prefill: ids must be of {self.batch} prompts, got {len(ids)}")
         mark, pad = self.adapter.model.config.image_token_id, getattr(self.adapter.tokenizer, "pad_token_id", None)
         extent = torch.tensor([[max(self.adapter.grid_for(size))] for size in sizes])
-        length = -(-max(len(one) for one in ids) // self.bucket) * self.bucket
+        length = -(-max(len(prompt) for prompt in ids) // self.bucket) * self.bucket
         table = torch.full((self.batch, length), pad or 0)
         first = []
-        for row, one in enumerate(ids):
-            table[row, : len(one)] = torch.as_tensor(one)
-            marked = [index for index, token in enumerate(one) if token == mark]
+        for row, prompt in enumerate(ids):
+            table[row, : len(prompt)] = torch.as_tensor(prompt)
+            marked = [index for index, token in enumerate(prompt) if token == mark]
             if not marked or marked != list(range(marked[0], marked[0] + self.budget)):
                 raise ValueError(
                     f"prefill: ids must have {self.budget} image placeholders in a row in each prompt, "
                     f"got {len(marked)} in prompt {row}"
                 )
-            if marked[-1] == len(one) - 1:
+            if marked[-1] == len(prompt) - 1:
                 raise ValueError(f"prefill: ids must have text behind each image, got none in prompt {row}")
             first.append(marked[0])
         start = torch.tensor(first)
         where = start[:, None] + torch.arange(self.budget)
         index = torch.arange(length).expand(self.batch, -1)
         text = torch.where(index < start[:, None], index, index - self.budget + extent).float()
-        last = torch.tensor([len(one) - 1 for one in ids])
-        return [one.to(self.device, non_blocking=True) for one in (table, text, where, start.float(), last)]
+        last = torch.tensor([len(prompt) - 1 for prompt in ids])
+        return [part.to(self.device, non_blocking=True) for part in (table, text, where, start.float(), last)]
 
     def _frame(self, size: tuple[int, int]) -> Tensor:
         if size not in self._frames:

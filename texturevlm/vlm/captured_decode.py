@@ -19,7 +19,7 @@ from texturevlm.cuda import Replay
 from texturevlm.ops import MASKED, MOST_PARTS
 from texturevlm.ops.split_attention import split_attention
 from texturevlm.vlm.loops import fused_norm, rotated, text_rotary, unrotated_heads
-from texturevlm.vlm.weights import addresses
+from texturevlm.vlm.modules import addresses
 
 ROOM = 256  # buffers have a multiple of it in slots
 MANY = 2048  # slots from which one prompt reads them in parts side by side
@@ -141,7 +141,7 @@ class CapturedDecode:
 
     @property
     def stale(self) -> bool:
-        """As of FixedBudget."""
+        """As of CapturedPrefill."""
         return self._weights != addresses(self.adapter.model)
 
     def begin(self, caches: Sequence[Tensor], known: Sequence[KnownKeys], new: int) -> None:
@@ -152,7 +152,7 @@ class CapturedDecode:
         new:    the most tokens that will be read
         """
         self._known, self._new = list(dict.fromkeys(known)), new
-        owner = [self._known.index(one) for one in known]
+        owner = [self._known.index(keys) for keys in known]
         if not (self._alike(caches, owner) and self._taken()):
             self._make_room(caches, owner)
         for number, (buffer, cache) in enumerate(zip(self.buffers, caches, strict=True)):
@@ -174,7 +174,7 @@ class CapturedDecode:
 
     def layers(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of the keys and values of the first so many slots, per layer."""
-        kept = [one[:, :, :length].clone() for one in self.buffers]
+        kept = [buffer[:, :, :length].clone() for buffer in self.buffers]
         return list(zip(kept[::2], kept[1::2]))
 
     def release(self) -> None:
@@ -184,23 +184,26 @@ class CapturedDecode:
     def _alike(self, caches: Sequence[Tensor], owner: Sequence[int]) -> bool:
         """Whether the buffers are for such caches, whatever their lengths."""
         kinds = [
-            [(one.shape[:2], one.shape[3], one.dtype, one.device) for one in some] for some in (self.buffers, caches)
+            [(part.shape[:2], part.shape[3], part.dtype, part.device) for part in some]
+            for some in (self.buffers, caches)
         ]
         return self.owner == owner and kinds[0] == kinds[1]
 
     def _taken(self) -> bool:
-        return all(slots.take(one, one.length + self._new) for slots, one in zip(self.slots, self._known, strict=True))
+        return all(
+            slots.take(keys, keys.length + self._new) for slots, keys in zip(self.slots, self._known, strict=True)
+        )
 
     def _make_room(self, caches: Sequence[Tensor], owner: list[int]) -> None:
         self.release()
         with torch.inference_mode(False):  # tensors made in inference mode could not be written to outside of it
             keys = dict(zip(owner, caches[::2]))
-            for number, one in enumerate(self._known):
-                count = -(-(one.length + self._new) // ROOM) * ROOM
-                self.slots.append(one.slots(count, keys[number]))
+            for number, keys_known in enumerate(self._known):
+                count = -(-(keys_known.length + self._new) // ROOM) * ROOM
+                self.slots.append(keys_known.slots(count, keys[number]))
             self.buffers = [
-                one.new_zeros(*one.shape[:2], self.slots[owner[number // 2]].count, one.shape[3])
-                for number, one in enumerate(caches)
+                cache.new_zeros(*cache.shape[:2], self.slots[owner[number // 2]].count, cache.shape[3])
+                for number, cache in enumerate(caches)
             ]
             taken = self._taken()
         assert taken
@@ -237,7 +240,7 @@ def decode_step(
     """
     attention = layer.self_attn
     given = fused_norm(layer.input_layernorm, hidden)
-    query, key = (rotated(one, *rotary) for one in unrotated_heads(attention, given, normed, fused=True))
+    query, key = (rotated(heads, *rotary) for heads in unrotated_heads(attention, given, normed, fused=True))
     value = attention.v_proj(given).view(len(hidden), 1, -1, attention.head_dim).transpose(1, 2)
     spot = slots.slot[:, None, None, None].expand_as(key)
     keys.scatter_(2, spot, key)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_decode import CapturedDecode, DenseKeys, KnownKeys
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 
 # A cache of prompts that the model read, and the arguments that it read them with → what is known of the keys in each
 # layer; None: the model goes on itself.
@@ -81,8 +81,11 @@ def most_new_tokens(model: Any, options: Mapping[str, Any]) -> int | None:
     """The greatest length of an answer, if it can be decoded from a graph."""
 
     def option(name: str) -> Any:
-        given = [options.get(name), *(getattr(one, name, None) for one in (options.get("generation_config"), own))]
-        return next((one for one in given if one is not None), None)
+        given = [
+            options.get(name),
+            *(getattr(config, name, None) for config in (options.get("generation_config"), own)),
+        ]
+        return next((value for value in given if value is not None), None)
 
     own = model.generation_config
     if any(option(name) for name in BY_THE_MODEL) or option("use_cache") is False:
@@ -143,7 +146,7 @@ def decoded_by_graph(
         found = stand_in.original(*args, **kwargs)
         cache = getattr(found, "past_key_values", None)
         if steps is None and new is not None and cache is not None:
-            caches = [one for layer in cache.layers for one in (layer.keys, layer.values)]
+            caches = [part for layer in cache.layers for part in (layer.keys, layer.values)]
             known = known_of(cache, kwargs) if _has_room(caches, new) else None
             if known is not None:
                 read, steps = (
@@ -176,7 +179,7 @@ def _has_room(caches: Sequence[Tensor], new: int) -> bool:
     if device.type != "cuda":
         return True
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    slots = (one.numel() // one.shape[2] * (one.shape[2] + new) * one.element_size() for one in caches)
+    slots = (cache.numel() // cache.shape[2] * (cache.shape[2] + new) * cache.element_size() for cache in caches)
     return 2 * sum(slots) < free
 
 

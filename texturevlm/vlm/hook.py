@@ -20,7 +20,10 @@ from texturevlm.vlm.captured_generate import KnownOf, dense_keys
 
 
 class CapturedModel(Protocol):
-    """A model in graphs that answers one prompt about one image, as FixedBudget does. budget: slots of its images"""
+    """A model in graphs that answers one prompt about one image, as CapturedPrefill does.
+
+    budget: slots of its images
+    """
 
     budget: int
 
@@ -135,36 +138,36 @@ def hooks_of(
     """
     given = {name: value for name, value in options.items() if value is not None}
     kinds = {HOOKS.find(function, name, said=f"{name}={value!r:.60}"): None for name, value in given.items()}
-    found = [one for one in usual if type(one) not in kinds]
+    found = [hook for hook in usual if type(hook) not in kinds]
     for kind in kinds:
         own = {name: given[name] for name in kind.options if name in given}
-        made = kind.of(function, own, next((one for one in usual if type(one) is kind), None))
+        made = kind.of(function, own, next((hook for hook in usual if type(hook) is kind), None))
         found += [] if made is None else [made]
-    for one in objects:
-        if not isinstance(one, ModelHook):
-            raise TypeError(f"{function}: hooks must be ModelHooks, got {one!r:.80}")
-        found.append(one)
+    for hook in objects:
+        if not isinstance(hook, ModelHook):
+            raise TypeError(f"{function}: hooks must be ModelHooks, got {hook!r:.80}")
+        found.append(hook)
     return tuple(found)
 
 
 def budgeted(function: str, hooks: Sequence[ModelHook], budget: int) -> tuple[int, tuple[ModelHook, ...]]:
     """Tokens that are chosen so that the hooks keep the budget, and the hooks for so many."""
     found = []
-    for one in hooks:
-        budget, own = one.budgeted(function, budget)
+    for hook in hooks:
+        budget, own = hook.budgeted(function, budget)
         found.append(own)
     return budget, tuple(found)
 
 
 def check_hooks(function: str, config: Any, hooks: Sequence[ModelHook]) -> None:
     """Raise if a model with this config cannot have these hooks together."""
-    for one in hooks:
-        one.check(function, config, hooks)
+    for hook in hooks:
+        hook.check(function, config, hooks)
 
 
 def check_own_pixels(kind: str, hooks: Sequence[ModelHook]) -> None:
     """Raise if a hook changes what tokens show of something that is no image. kind: what it is, such as a video"""
-    if hook := next((one for one in hooks if one.repaints), None):
+    if hook := next((hook for hook in hooks if hook.repaints), None):
         raise ValueError(f"ask: hooks must leave the pixels of a {kind}, got {hook.name}")
 
 
@@ -172,8 +175,8 @@ def check_own_pixels(kind: str, hooks: Sequence[ModelHook]) -> None:
 def running(adapter: Adapter, hooks: Sequence[ModelHook], *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
     """Inside, the hooks change the model of an adapter, whose lock is held; arguments and result as of `run`."""
     with ExitStack() as undo:
-        known = [undo.enter_context(one.run(adapter, endings=endings)) for one in hooks]
-        own = [one for one in known if one is not dense_keys]
+        known = [undo.enter_context(hook.run(adapter, endings=endings)) for hook in hooks]
+        own = [keys for keys in known if keys is not dense_keys]
         if not own:
             yield dense_keys
         else:
@@ -183,3 +186,24 @@ def running(adapter: Adapter, hooks: Sequence[ModelHook], *, endings: Sequence[i
 def unknown_keys(cache: Any, given: Mapping[str, Any]) -> list[KnownKeys] | None:
     """KnownOf of a model that decodes itself."""
     return None
+
+
+class StoredFeatures(ModelHook):
+    """The model gets features instead of running its tower.
+
+    features: as from `Adapter.embed`, for the views of one batch of prompts, in their order
+    """
+
+    def __init__(self, features: Sequence[Sequence[Tensor]]) -> None:
+        wrong = sorted({tokens.dim() for part in features for tokens in part} - {2})
+        if not features or wrong:
+            got = f"{len(features)} lists" + (f" with a tensor of {wrong[0]} dimensions" if wrong else "")
+            raise ValueError(f"StoredFeatures: features must be lists of (n, D), got {got}")
+        self.features = features
+
+    @contextmanager
+    def run(self, adapter: Adapter, *, endings: Sequence[int] | None = None) -> Iterator[KnownOf]:
+        with ExitStack() as undo:
+            for override in adapter.replaced_tower(self.features):
+                undo.callback(override.remove)
+            yield dense_keys

@@ -110,7 +110,7 @@ def tower_loop(
     learned = adapter.learned_positions(patch.flatten(0, 1), extent.flatten(0, 1))
     if learned is not None:
         hidden = hidden + learned.view_as(hidden).to(hidden.dtype)
-    cos, sin = (one.view(batch, 1, count, -1) for one in tower_rotary(tower, hidden, patch.flatten(0, 1)))
+    cos, sin = (part.view(batch, 1, count, -1) for part in tower_rotary(tower, hidden, patch.flatten(0, 1)))
     everywhere = None if used is None else used[:, None, None, :]
     if segments is not None:
         everywhere = _same_group(segments[..., None], used, causal=causal)
@@ -118,7 +118,7 @@ def tower_loop(
     if windows is not None:
         within = windows if segments is None else torch.cat([windows, segments[..., None].to(windows)], -1)
         inside = _same_group(within, used)
-    everywhere, inside = (None if one is None else _added(one, hidden.dtype) for one in (everywhere, inside))
+    everywhere, inside = (None if mask is None else _added(mask, hidden.dtype) for mask in (everywhere, inside))
     whole, mergers = adapter.whole_blocks, adapter.deepstack_mergers
     further = []
     for index, block in enumerate(tower.blocks):
@@ -126,7 +126,7 @@ def tower_loop(
         if index in mergers:
             further.append(mergers[index](hidden.flatten(0, 1)))
     found = [tower.merger(hidden.flatten(0, 1)), *further]
-    return tuple(one.view(batch, -1, one.shape[-1]) for one in found)
+    return tuple(tokens.view(batch, -1, tokens.shape[-1]) for tokens in found)
 
 
 def tower_rotary(tower: Any, hidden: Tensor, patch: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +207,8 @@ def text_rotary(language: Any, hidden: Tensor, position: Tensor) -> tuple[Tensor
     found = language.rotary_emb(hidden, position)
     if found[0].dim() == 4:  # Qwen2.5-VL before 5.15 leaves the three axes apart
         sections: Sequence[int] = list(language.config.rope_parameters["mrope_section"]) * 2
-        found = [torch.cat([part[axis % 3] for axis, part in enumerate(one.split(sections, -1))], -1) for one in found]
+        found = [
+            torch.cat([part[axis % 3] for axis, part in enumerate(angles.split(sections, -1))], -1) for angles in found
+        ]
     cos, sin = found
     return cos.unsqueeze(1), sin.unsqueeze(1)

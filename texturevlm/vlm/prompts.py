@@ -57,7 +57,7 @@ def pair(
         raise TypeError(f"{function}: prompts must be a text, messages, or a list of those, got {prompts!r:.60}")
     if isinstance(textures, Texture):
         textures, allocations, weights, pixels = _apart(function, textures, allocations, weights, pixels)
-    weights, pixels = ([None] * len(prompts) if one is None else one for one in (weights, pixels))
+    weights, pixels = ([None] * len(prompts) if column is None else column for column in (weights, pixels))
     if not len(prompts) == len(textures) == len(allocations) == len(weights) == len(pixels):
         raise ValueError(
             f"{function}: textures and allocations must be one per prompt ({len(prompts)}), "
@@ -73,7 +73,7 @@ def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixe
         raise TypeError(f"{function}: textures and allocations must both be lists, or one of each, got {got}")
     if isinstance(textures, Texture):
         textures, allocations, weights, pixels = [textures], [allocations], [weights], [pixels]
-    weights, pixels = ([None] * len(textures) if one is None else one for one in (weights, pixels))
+    weights, pixels = ([None] * len(textures) if column is None else column for column in (weights, pixels))
     if not len(textures) == len(allocations) == len(weights) == len(pixels):
         raise ValueError(f"{function}: allocations must be one per texture ({len(textures)}), got {len(allocations)}")
     for allocation, weight, own in zip(allocations, weights, pixels):
@@ -82,7 +82,7 @@ def _pictures(function: str, textures: Any, allocations: Any, weights: Any, pixe
         if own is not None:
             side = allocation.patch
             check_shapes(function, valid=(allocation.valid, "B K"), pixels=(own, f"B K 3 {side} {side}"))
-    return [PromptImage(*one) for one in zip(textures, allocations, weights, pixels)]
+    return [PromptImage(*parts) for parts in zip(textures, allocations, weights, pixels)]
 
 
 def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Tensor | None) -> tuple[Any, ...]:
@@ -90,9 +90,13 @@ def _apart(function: str, texture: Texture, allocation: Allocation, *columns: Te
     if not isinstance(allocation, Allocation) or allocation.batch != texture.batch:
         got = allocation.batch if isinstance(allocation, Allocation) else type(allocation).__name__
         raise ValueError(f"{function}: allocations must be for the texture's {texture.batch} images, got {got}")
-    singles = [slice(one, one + 1) for one in range(texture.batch)]
-    allocations = [allocation.each(itemgetter(one)) for one in singles]
-    return texture.split(), allocations, *(None if one is None else [one[own] for own in singles] for one in columns)
+    singles = [slice(image, image + 1) for image in range(texture.batch)]
+    allocations = [allocation.each(itemgetter(image)) for image in singles]
+    return (
+        texture.split(),
+        allocations,
+        *(None if column is None else [column[own] for own in singles] for column in columns),
+    )
 
 
 def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[PromptImage], marks: Sequence[str]) -> str:
@@ -120,7 +124,7 @@ def worded(function: str, processor: Any, prompt: Prompt, pictures: Sequence[Pro
 def filled(function: str, text: str, marks: Sequence[str], fillings: Sequence[str]) -> str:
     """The text with its placeholders, in order, replaced."""
     longest_first = sorted(marks, key=len, reverse=True)
-    mark = re.compile("|".join(re.escape(one) for one in longest_first))
+    mark = re.compile("|".join(re.escape(placeholder) for placeholder in longest_first))
     if (count := len(mark.findall(text))) != len(fillings):
         raise ValueError(f"{function}: prompt must have one placeholder per picture ({len(fillings)}), got {count}")
     following = iter(fillings)

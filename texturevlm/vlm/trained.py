@@ -53,12 +53,12 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     table = getattr(config, TABLE, None) or {}
     if not isinstance(table, Mapping):
         raise ValueError(f"adapt: {TABLE} of config.json must be a table, got {table!r:.60}")
-    known = [one.name for one in fields(Trained)]
+    known = [column.name for column in fields(Trained)]
     for name in table:
         check_choice("adapt", f"{TABLE} of config.json", name, known)
     found = Trained(**table)
     if (weights := found.confidence) is not None:
-        numbers = isinstance(weights, (list, tuple)) and all(isinstance(one, (int, float)) for one in weights)
+        numbers = isinstance(weights, (list, tuple)) and all(isinstance(weight, (int, float)) for weight in weights)
         if not numbers or len(weights) != CONFIDENCE:
             wanted = f"{CONFIDENCE} numbers"
             raise ValueError(f"adapt: confidence in {TABLE} of config.json must be {wanted}, got {weights!r:.60}")
@@ -75,6 +75,6 @@ def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequenc
     if "finer" in table:
         found = replace(found, finer=read_finer(table["finer"]))
     check_choice("adapt", f"levels in {TABLE} of config.json", found.levels, levels)
-    allowed = [one for one in coordinates if one in COORDINATES]
+    allowed = [name for name in coordinates if name in COORDINATES]
     check_choice("adapt", f"coordinates in {TABLE} of config.json", found.coordinates, allowed)
     return found

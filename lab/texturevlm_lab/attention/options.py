@@ -64,7 +64,7 @@ def check_attention(function: str, config: Any) -> None:
 
 def check_tower_attention(function: str, config: Any) -> None:
     """Raise if the vision tower of a model with this config cannot attend hierarchically."""
-    known = [name for name, (adapter, _) in FAMILIES.items() if issubclass(adapter, QwenAdapter)]
+    known = [name for name, adapter in FAMILIES.items() if issubclass(adapter, QwenAdapter)]
     if config.model_type not in known:
         raise ValueError(
             f"{function}: {TOWER} must be dense for {config.model_type}, whose tower reads a few hundred patches at a "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.packed import PICTURE, Geometry, is_packed, unpack
+from texturevlm.vlm.places import PICTURE, Geometry, is_packed, unpack
 from texturevlm_lab.attention.quadtree import quadtree_order
 
 # Methods of a model that take packed rows, by which argument; in the order of `visual_ids`.

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.override import Override
-from texturevlm.vlm.packed import FINER, is_packed, unpack
+from texturevlm.vlm.modules import Override
+from texturevlm.vlm.places import FINER, is_packed, unpack
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import attend_laid_out
 from texturevlm_lab.attention.implementation import IMPLEMENTATION, Named

@@ -15,7 +15,7 @@ from texturevlm.ask.messages import conversation_about
 from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.draw import to_pil
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work
@@ -62,14 +62,14 @@ def _answer(report: Report, model: VLM, size: tuple[int, int]) -> None:
 
 def _first_token(report: Report, model: VLM, size: tuple[int, int]) -> None:
     """The first token on a GPU, from an image there."""
-    fixed = FixedBudget(model.adapter, model.budget, masked=True)
+    fixed = CapturedPrefill(model.adapter, model.budget, masked=True)
     reading = captured_reading(report, fixed, size)
     bar = None if report.quick or size != SIZES[-1] else FIRST_TOKEN_BAR
     report.add_call(first_token_of(size), f"reader, asked: scout, {ALLOCATOR}, all captured", reading, bar=bar)
     report.notes += [f"{first_token_of(size)}: {reason}.  " for reason in fixed.reasons]
 
 
-def captured_reading(report: Report, fixed: FixedBudget, size: tuple[int, int]) -> Work:
+def captured_reading(report: Report, fixed: CapturedPrefill, size: tuple[int, int]) -> Work:
     """The first token of a page on the device; the prompt is spelled anew."""
     adapter = fixed.adapter
     filling = [adapter.image_filling(fixed.budget)]

@@ -26,8 +26,8 @@ from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.prompts import PromptImage
+from texturevlm.vlm.tokens import own_grid
 from texturevlm.vlm.views import View, moment_view
-from texturevlm.vlm.weighted import own_grid
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.published import LEGEND, PUBLISHED, RESIZED
 from texturevlm_lab.bench.report import Report

@@ -28,7 +28,7 @@ from texturevlm.video import ARRAYS, Step, StreamConfig, open_video
 from texturevlm.video.change import initial_noise
 from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm_lab.bench.pictures import smooth_noise
 from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing
@@ -68,7 +68,7 @@ def bench(report: Report) -> None:
     """Time every stage on every clip; a quick run takes small frames, few of them, and a small model."""
     quick, small = report.quick, report.quick or report.device == "cpu"
     report.title += ", small frames" if quick else ""
-    fixed = FixedBudget(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
+    fixed = CapturedPrefill(random_model(report.device, small=small, text=False), 24 if quick else BUDGET, masked=True)
     for clip in clips(SMALL if quick else FULL_HD, report.device, QUICK_FRAMES if quick else FRAMES):
         _texture(report, clip)
         _channels(report, clip)
@@ -123,7 +123,7 @@ def _patches(report: Report, clip: Clip, budget: int) -> None:
     _compare(report, clip, what, full=anew, captured=captured, incremental=follow, bar=PATCHES_BAR)
 
 
-def _whole_path(report: Report, clip: Clip, fixed: FixedBudget) -> None:
+def _whole_path(report: Report, clip: Clip, fixed: CapturedPrefill) -> None:
     """Frame → tokens of the vision tower, captured; nothing is encoded where nothing changed."""
     budget, side = fixed.budget, fixed.adapter.side
 

@@ -30,7 +30,7 @@ from texturevlm.draw import to_pil
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import FixedBudget, TowerOutput
+from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
@@ -81,7 +81,7 @@ def bench(report: Report) -> None:
         full = [add_first_token(report, adapter, size, budget) for size in (large, square)]
         add_first_token(report, adapter, square, budget, batch=2 if quick else 8)
         add_stages(report, adapter, large, budget)
-        fixed, vlm = FixedBudget(adapter, budget, masked=True), asked_model(adapter, budget)
+        fixed, vlm = CapturedPrefill(adapter, budget, masked=True), asked_model(adapter, budget)
         for size, file, theirs in zip((large, square), files, full):
             resized = add_same_tokens(report, fixed, size)
             report.notes.append(gain_note(size, theirs, resized))
@@ -117,7 +117,7 @@ def add_first_token(report: Report, adapter: QwenAdapter, size: tuple[int, int],
         their_peak = _peak(report, reading)
     del inputs, reading
 
-    fixed = FixedBudget(adapter, budget, batch=batch)
+    fixed = CapturedPrefill(adapter, budget, batch=batch)
     reading = partial(our_first_token, fixed, image, allocator="cascade")
     bar = theirs / TIMES_FASTER[size] if batch == 1 and size in TIMES_FASTER else None
     ours = report.add_call(work, f"texturevlm, {fixed.budget} tokens an image", reading, bar=bar)
@@ -147,7 +147,7 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int], budg
     height, width = size
     image = torch.rand(1, 3, height, width, device=report.device)
     texture, words = Texture.open(image).mipmapped(), Texture.open(page(1, height, width).to(report.device)).mipmapped()
-    fixed = FixedBudget(adapter, budget)
+    fixed = CapturedPrefill(adapter, budget)
     choosing = partial(chosen, fixed, texture, allocator="cascade")
     allocation, ids = choosing(), [prompt_ids(adapter, fixed.budget)]
     seen = fixed.encode(texture, allocation)
@@ -174,7 +174,7 @@ def add_stages(report: Report, adapter: QwenAdapter, size: tuple[int, int], budg
     whole_way = sum(taken[name] for name in PATH)
     shares = ", ".join(f"{name} {100 * taken[name] / whole_way:.0f} %" for name in PATH)
     report.notes.append(f"{where}, shares of the way from image to first token: {shares}.  ")
-    whole = partial(our_first_token, FixedBudget(adapter, budget, masked=True), words.levels[0])
+    whole = partial(our_first_token, CapturedPrefill(adapter, budget, masked=True), words.levels[0])
     report.add_call(first_token_of(size), "texturevlm, chosen by relevance", whole)
     tower = f"vision tower alone, {fixed.budget} tokens"
     if fixed.tower is not None and fixed.tower.reason is None:
@@ -206,7 +206,7 @@ class Resized(NamedTuple):
     asked: float
 
 
-def add_same_tokens(report: Report, fixed: FixedBudget, size: tuple[int, int]) -> Resized:
+def add_same_tokens(report: Report, fixed: CapturedPrefill, size: tuple[int, int]) -> Resized:
     """Both sides at the budget of `fixed`, for a page (height, width) on the device."""
     adapter, (height, width) = fixed.adapter, size
     image = page(1, height, width).to(report.device)
@@ -232,7 +232,7 @@ def add_same_tokens(report: Report, fixed: FixedBudget, size: tuple[int, int]) -
     )
 
 
-def resized_inputs(fixed: FixedBudget, size: tuple[int, int]) -> dict[str, Tensor]:
+def resized_inputs(fixed: CapturedPrefill, size: tuple[int, int]) -> dict[str, Tensor]:
     """What transformers' processor makes of a page of this size when `max_pixels` is our budget."""
     adapter = fixed.adapter
     found = their_processor(adapter, fixed.budget * adapter.side**2)(to_pil(page(1, *size)), return_tensors="pt")
@@ -251,7 +251,7 @@ def gain_note(size: tuple[int, int], full: float, resized: Resized) -> str:
     )
 
 
-def add_compiled(report: Report, fixed: FixedBudget, sizes: list[tuple[int, int]]) -> None:
+def add_compiled(report: Report, fixed: CapturedPrefill, sizes: list[tuple[int, int]]) -> None:
     """transformers' resized rows under torch.compile, or why not."""
     ends = time.perf_counter() + COMPILE_SECONDS
     for size in sizes:

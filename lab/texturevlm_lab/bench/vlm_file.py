@@ -15,7 +15,7 @@ from texturevlm.draw import to_pil
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import FixedBudget
+from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work, waited
@@ -41,7 +41,7 @@ def add_first_calls(report: Report, vlm: VLM, files: list[Path]) -> None:
     report.notes += [f"ask: {reason}.  " for reason in vlm.reasons]
 
 
-def add_file(report: Report, vlm: VLM, fixed: FixedBudget, file: Path, on_device: float) -> None:
+def add_file(report: Report, vlm: VLM, fixed: CapturedPrefill, file: Path, on_device: float) -> None:
     """Calls after the first one.
 
     fixed:     the stages by themselves run on it
@@ -74,7 +74,7 @@ def add_file(report: Report, vlm: VLM, fixed: FixedBudget, file: Path, on_device
     ]
 
 
-def stages(vlm: VLM, fixed: FixedBudget, file: Path) -> dict[str, Work]:
+def stages(vlm: VLM, fixed: CapturedPrefill, file: Path) -> dict[str, Work]:
     """What `ask` does, one after another, each with its inputs at hand."""
     opened = Texture.open(file, device=vlm.device)
     texture = opened.mipmapped()

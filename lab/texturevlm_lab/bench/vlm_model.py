@@ -22,7 +22,7 @@ from texturevlm.placement import choose_tokens, in_slots
 from texturevlm.placement.captured import compile as capture
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import adapt
-from texturevlm.vlm.captured import FixedBudget, TowerOutput
+from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work
@@ -211,13 +211,13 @@ def first_token_of(size: tuple[int, int], batch: int = 1) -> str:
     return f"{size[1]}×{size[0]}, batch {batch} → first token"
 
 
-def chosen(fixed: FixedBudget, texture: Texture, question: str = "", **options: Any) -> Allocation:
+def chosen(fixed: CapturedPrefill, texture: Texture, question: str = "", **options: Any) -> Allocation:
     """Where to look, decided on the device. options: of `choose_tokens`; the budget is that of `fixed` by default"""
     options = {"budget": fixed.budget, "patch": fixed.adapter.side, "relevance": "none"} | options
     return choose_tokens(texture, question, **options)
 
 
-def our_first_token(fixed: FixedBudget, image: Tensor, question: str = "", **options: Any) -> list[int]:
+def our_first_token(fixed: CapturedPrefill, image: Tensor, question: str = "", **options: Any) -> list[int]:
     """The tokens that follow images (B, 3, H, W) on the device, chosen by plain calls. options: as for `chosen`"""
     texture = Texture((image,)).mipmapped()
     allocation = in_slots(chosen(fixed, texture, question, **options), fixed.budget)
@@ -225,7 +225,7 @@ def our_first_token(fixed: FixedBudget, image: Tensor, question: str = "", **opt
 
 
 def captured_first_token(
-    report: Report, fixed: FixedBudget, image: Tensor, question: str, spell: Callable[[], list[int]]
+    report: Report, fixed: CapturedPrefill, image: Tensor, question: str, spell: Callable[[], list[int]]
 ) -> Work:
     """Mips, scout, allocation and sampling in one graph; tower and prefill in two more. spell: makes the prompt anew"""
     size, side = (image.shape[2], image.shape[3]), fixed.adapter.side
@@ -241,6 +241,6 @@ def captured_first_token(
     return read
 
 
-def _following(fixed: FixedBudget, seen: TowerOutput, ids: list[list[int]]) -> list[int]:
+def _following(fixed: CapturedPrefill, seen: TowerOutput, ids: list[list[int]]) -> list[int]:
     logits = fixed.prefill(ids * fixed.batch, seen).logits
     return [int(token) for token in logits.argmax(-1).tolist()]

@@ -156,7 +156,7 @@ def _answered(name: str, data: Data, options: argparse.Namespace) -> answering.A
 def _check_model(options: argparse.Namespace) -> None:
     """What the model's config says it cannot do is refused before its weights are read."""
     config = find(options.model, device=options.device, dtype=options.dtype).config
-    family = FAMILIES[config.model_type][0]
+    family = FAMILIES[config.model_type]
     check_context("eval", max(options.budgets or BUDGETS), config)
     for name in ("levels", "coordinates"):
         if (value := getattr(options, name)) is not None:

@@ -13,14 +13,14 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from texturevlm.allocate.footprints import Box
-from texturevlm.ask.attended import COARSE_VIEW, attended, overview
+from texturevlm.ask.attention import COARSE_VIEW, attended, overview
 from texturevlm.draw import to_pil
 from texturevlm.image import to_tensor
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.relevance import find_scorer, reads_question
 from texturevlm.vlm import Adapter
-from texturevlm.vlm.own_input import OwnInput
+from texturevlm.vlm.adapter import OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)

@@ -14,7 +14,7 @@ from lmms_eval.api.model import lmms
 
 from texturevlm.ask import load_vlm
 from texturevlm.ask.messages import conversation_with, images_of, question_in, videos_of
-from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
+from texturevlm_lab.evaluate.prompted import Prompted, chosen_prompt, generated
 
 USUAL_LENGTH = 128
 SAMPLED_BY = ("temperature", "top_p", "top_k", "num_beams")

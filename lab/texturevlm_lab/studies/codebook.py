@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.codebook import (
     Codebook,
     TokenFeatures,
@@ -39,6 +38,7 @@ from texturevlm.vlm import StoredFeatures
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm_lab.evaluate.prompted import Prompted, chosen_prompt, generated
 from texturevlm_lab.evaluate.statistics import paired_difference
 from texturevlm_lab.studies.study import (
     DEVICE,

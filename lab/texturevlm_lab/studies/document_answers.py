@@ -23,8 +23,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
+from texturevlm.ask.answer import Request
 from texturevlm.ask.messages import conversation_with
-from texturevlm.ask.request import Request
 from texturevlm.commands.arguments import counts
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.pages import open_pages
@@ -106,7 +106,7 @@ def prompts_for(vlm: VLM, text: str, sights: Sequence[PageSight], open_page: Pag
 def answered(vlm: VLM, prompts: Sequence[Prompt], right: Sequence[Sequence[str]]) -> list[Said]:
     """What the answers to the prompts are worth, all asked at once. right: the answers that count, per prompt"""
     options = {"do_sample": False, "max_new_tokens": LENGTH}
-    answers = vlm.generator.details([one.asked for one in prompts], options, {})
+    answers = vlm.generator.answers([one.asked for one in prompts], options, {})
     return [
         Said(one.pages, one.worth, anls(answer.text, true), mean(answer.logprobs), answer.unreadable or 0.0)
         for one, answer, true in zip(prompts, answers, right)

@@ -25,6 +25,7 @@ import torch
 import texturevlm as tv
 from texturevlm.allocate.value import delivered_scale
 from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.relevance import find_relevance
 from texturevlm.virtual import build_pyramid
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
@@ -87,7 +88,7 @@ def look(pyramid: Path, question: str, folder: Path) -> dict[str, float]:
 def chosen(pyramid: Path, sample: Sample, box: tuple[int, int, float]) -> dict[str, float]:
     """What the choice reads, and how legible the answer is by it and by one scale for the whole sheet."""
     texture = tv.Texture.open(pyramid)
-    relevance = tv.find_relevance(texture, sample.question, relevance=SCORER)
+    relevance = find_relevance(texture, sample.question, relevance=SCORER)
     allocation = tv.choose_tokens(texture, relevance=relevance)
     tv.sample(texture, allocation)
     assert texture.pages is not None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from texturevlm.ask import VLM
-from texturevlm.ask.attended import FIRST_LOOK
+from texturevlm.ask.attention import FIRST_LOOK
 from texturevlm.journal import read_journal
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample

@@ -21,7 +21,6 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import chosen_prompt, generated, log_likelihoods
 from texturevlm.check import check_choice
 from texturevlm.commands.arguments import counts
 from texturevlm.placement.finer import FINEST, Finer, read_finer
@@ -29,6 +28,7 @@ from texturevlm_lab.evaluate.answering import likeliest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
+from texturevlm_lab.evaluate.prompted import chosen_prompt, generated, log_likelihoods
 from texturevlm_lab.evaluate.statistics import paired_difference
 from texturevlm_lab.studies.asking import page_by_page
 from texturevlm_lab.studies.held_out_pages import origin_page

@@ -19,8 +19,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import Prompted, generated, log_likelihoods
-from texturevlm.ask.videos import VideoOptions, VideoSession
+from texturevlm.ask.session import VideoOptions, VideoSession
 from texturevlm.cuda.graph import can_capture
 from texturevlm.video.sources import open_video
 from texturevlm.vlm.captured_decode import CapturedDecode
@@ -28,6 +27,7 @@ from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.evaluate.prompted import Prompted, generated, log_likelihoods
 from texturevlm_lab.evaluate.video_baselines import BaselineSession
 from texturevlm_lab.studies.asking import piece_by_piece
 from texturevlm_lab.studies.study import DEVICE, MODEL, OUT, lead, option, provenance, study_main

@@ -22,7 +22,7 @@ from texturevlm.frame import Frame, turn_vectors
 from texturevlm.placement import Placement, TokenConfig, place_together, prepare
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.types import Texture
-from texturevlm.vlm.upright import as_read
+from texturevlm.vlm.views import as_read
 from texturevlm_lab.evaluate.asked_page import box_map
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

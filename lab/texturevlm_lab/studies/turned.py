@@ -31,7 +31,7 @@ from texturevlm.placement import Picture, TokenConfig, place_together, prepare
 from texturevlm.rebuilding import median_grey
 from texturevlm.sampling import sample
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.upright import as_read
+from texturevlm.vlm.views import as_read
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.legibility import as_bytes, crop_boxes, legibility_score
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

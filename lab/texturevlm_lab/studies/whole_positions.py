@@ -19,7 +19,7 @@ from torch import Tensor
 from texturevlm.ask import VLM
 from texturevlm.vllm_plugin.positions import nearest
 from texturevlm.vlm.families import qwen
-from texturevlm.vlm.mrope import mrope_positions
+from texturevlm.vlm.places import mrope_positions
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from texturevlm.ask import VLM
 from texturevlm.ask.messages import conversation_about
-from texturevlm.ask.prompted import Prompted, batched_inputs, end_token, generated
 from texturevlm.placement import choose_tokens
 from texturevlm.scout import encode
 from texturevlm.scout.scout import grey_input
@@ -27,6 +26,7 @@ from texturevlm.vlm import StoredFeatures
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import View
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.prompted import Prompted, batched_inputs, end_token, generated
 from texturevlm_lab.train.soft_choice import relaxed_top_k
 
 LEAST_MASS = 1e-9  # of a token, before its logarithm

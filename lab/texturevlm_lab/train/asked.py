@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.prompted import Prompted, chosen_prompt, generated
 from texturevlm.placement import choose_tokens
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
+from texturevlm_lab.evaluate.prompted import Prompted, chosen_prompt, generated
 
 HELD = 4  # one image in so many is evaluated on
 TOGETHER = 32  # questions that are answered together

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.ask.prompted import Prompted
 from texturevlm.channels.structure import luma
 from texturevlm.check import check_count
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.prompted import Prompted
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.train.asked import AskedSettings, answer_scores, frozen_model, split_questions
 from texturevlm_lab.train.fit import draw_examples

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.ask.decoding import GREEDY
-from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.prompted import Prompted, batched_inputs
 from texturevlm_lab.rivals import METHODS, ReduceStep, steps_of
 from texturevlm_lab.rivals.hooks.low_rank import LowRankDifference, layer_shapes
 from texturevlm_lab.rivals.hooks.reducible import check_reducible

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.decoding import GREEDY
-from texturevlm.ask.evaluating import evaluating
-from texturevlm.ask.prompted import Prompted, batched_inputs
 from texturevlm.check import check_count
 from texturevlm.progress import Progress
+from texturevlm.vlm.modules import evaluating
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.prompted import Prompted, batched_inputs
 from texturevlm_lab.rivals import Context, ReduceStep
 from texturevlm_lab.rivals.dyrate import RateHead, attention_spread, statistics
 from texturevlm_lab.rivals.hooks.reducible import check_reducible

@@ -1,36 +1,38 @@
-"""The families: one line per model_type, one file per family.
+"""The families: one line per model_type.
 
-`qwen.py` and `projected.py` hold what several families share; `../adapter.py` is the contract of all.
+`qwen.py` holds what the Qwen and GLM families share, and `qwen_vl.py` what each of them has beside that. `projected.py`
+has the families with a ViT and a projector, `vit.py` the vision transformers, also by themselves (ENCODERS). The
+contract of all is `../adapter.py`. A package adds a family with an entry point in the group `texturevlm.families`,
+named after the model_type of its config.
 """
 
 from __future__ import annotations
 
+from texturevlm.registry import Registry
 from texturevlm.vlm.adapter import Adapter
-from texturevlm.vlm.families.encoders import ClipEncoder, Encoder
-from texturevlm.vlm.families.gemma3 import Gemma3
-from texturevlm.vlm.families.glm4v import Glm4V
-from texturevlm.vlm.families.internvl import InternVL
-from texturevlm.vlm.families.llava import Llava, LlavaOnevision
-from texturevlm.vlm.families.qwen2_5_vl import Qwen2_5_VL
-from texturevlm.vlm.families.qwen2_vl import Qwen2VL
-from texturevlm.vlm.families.qwen3_vl import Qwen3VL
-from texturevlm.vlm.families.qwen3_vl_moe import Qwen3VLMoe
-from texturevlm.vlm.families.smolvlm import SmolVLM
+from texturevlm.vlm.families.vit import ClipEncoder, Encoder
 
-# model_type of a config → the adapter, and transformers' class of the model
-FAMILIES: dict[str, tuple[type[Adapter], str]] = {
-    "qwen3_vl": (Qwen3VL, "Qwen3VLForConditionalGeneration"),
-    "qwen3_vl_moe": (Qwen3VLMoe, "Qwen3VLMoeForConditionalGeneration"),
-    "qwen2_5_vl": (Qwen2_5_VL, "Qwen2_5_VLForConditionalGeneration"),
-    "qwen2_vl": (Qwen2VL, "Qwen2VLForConditionalGeneration"),
-    "glm4v": (Glm4V, "Glm4vForConditionalGeneration"),
-    "glm4v_moe": (Glm4V, "Glm4vMoeForConditionalGeneration"),
-    "internvl": (InternVL, "InternVLForConditionalGeneration"),
-    "gemma3": (Gemma3, "Gemma3ForConditionalGeneration"),
-    "smolvlm": (SmolVLM, "SmolVLMForConditionalGeneration"),
-    "llava": (Llava, "LlavaForConditionalGeneration"),
-    "llava_onevision": (LlavaOnevision, "LlavaOnevisionForConditionalGeneration"),
-}
+_QWEN, _PROJECTED = "texturevlm.vlm.families.qwen_vl:", "texturevlm.vlm.families.projected:"
+
+# model_type of a config → the adapter, which is imported when a model of it comes
+FAMILIES: Registry[type[Adapter]] = Registry(
+    "model",
+    "texturevlm.families",
+    {
+        "qwen3_vl": f"{_QWEN}Qwen3VL",
+        "qwen3_vl_moe": f"{_QWEN}Qwen3VLMoe",
+        "qwen2_5_vl": f"{_QWEN}Qwen2_5_VL",
+        "qwen2_vl": f"{_QWEN}Qwen2VL",
+        "glm4v": f"{_QWEN}Glm4V",
+        "glm4v_moe": f"{_QWEN}Glm4VMoe",
+        "internvl": f"{_PROJECTED}InternVL",
+        "gemma3": f"{_PROJECTED}Gemma3",
+        "smolvlm": f"{_PROJECTED}SmolVLM",
+        "llava": f"{_PROJECTED}Llava",
+        "llava_onevision": f"{_PROJECTED}LlavaOnevision",
+    },
+    fits=lambda given: isinstance(given, type) and issubclass(given, Adapter),
+)
 ENCODERS: dict[str, type[Adapter]] = {
     "clip": ClipEncoder,
     "clip_vision_model": ClipEncoder,

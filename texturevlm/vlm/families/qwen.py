@@ -15,14 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm.adapter import Adapter, OwnInput
 from texturevlm.vlm.loops import tower_loop
-from texturevlm.vlm.mrope import mrope_positions
-from texturevlm.vlm.override import Override
-from texturevlm.vlm.own_input import OwnInput
-from texturevlm.vlm.packed import FINER, PICTURE, Geometry, is_packed, unpack
-from texturevlm.vlm.places import COORDINATES, grid_for
-from texturevlm.vlm.probe import ignored_argument
+from texturevlm.vlm.modules import Override, ignored_argument
+from texturevlm.vlm.places import COORDINATES, FINER, PICTURE, Geometry, grid_for, is_packed, mrope_positions, unpack
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.views import LEVELS, View, joined_views, rectangles, video_view
 
@@ -137,7 +133,7 @@ class QwenAdapter(Adapter):
         out = self.tower(rows.to(self.device, self.tower.dtype), grid_thw=self._pseudo_grids(views).to(self.device))
         counts = [len(view) for view in views]
         further = out.deepstack_features if self.deepstack_mergers else ()
-        return [list(one.split(counts)) for one in (out.pooler_output, *further)]
+        return [list(part.split(counts)) for part in (out.pooler_output, *further)]
 
     def hooks(self, model: Any) -> Iterator[Any]:
         self._forward = Override(self.tower, "forward", self._tower_forward)
@@ -242,7 +238,7 @@ class QwenAdapter(Adapter):
         weight = weight[:: self.merge**2]
         out.pooler_output = out.pooler_output * weight
         if self.deepstack_mergers:
-            out.deepstack_features = [one * weight for one in out.deepstack_features]
+            out.deepstack_features = [layer * weight for layer in out.deepstack_features]
         return out
 
     def _causal_tower(self, pixels: Tensor, geometry: Geometry) -> Any:
@@ -250,7 +246,7 @@ class QwenAdapter(Adapter):
         first = (geometry.begins[:, 0] >= PICTURE).nonzero()[:, 0].tolist()
         found = []
         for begin, end in zip(first, [*first[1:], len(pixels)]):
-            own = [one[None, begin:end] for one in (pixels, geometry.patch, geometry.extent)]
+            own = [part[None, begin:end] for part in (pixels, geometry.patch, geometry.extent)]
             segment = (geometry.begins[None, begin:end, 0] > 0.5).cumsum(1)
             found.append(tower_loop(self, *own, segments=segment, causal=True))
         pooled, *further = [torch.cat([part[0] for part in parts]) for parts in zip(*found)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.captured import FixedBudget, TowerOutput
+from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
 from texturevlm_lab.rivals import METHODS, Context, Planned, ReduceStep, planned, stage_budget
 from texturevlm_lab.rivals.hooks.sequence import Sequence
 
@@ -36,7 +36,7 @@ def _captured() -> list[str]:
 
 
 class ReducedBudget:
-    """As FixedBudget, for one prompt of one image.
+    """As CapturedPrefill, for one prompt of one image.
 
     budget: tokens that are sampled
     steps:  that `no_captured_reduction_because` has no reason against
@@ -48,21 +48,21 @@ class ReducedBudget:
         kept = budget
         for one in self.plan:
             kept = _kept(one, kept)
-        self.wide = FixedBudget(adapter, budget, masked=True, **options)
-        self.narrow = FixedBudget(adapter, kept, masked=True, **options)
+        self.wide = CapturedPrefill(adapter, budget, masked=True, **options)
+        self.narrow = CapturedPrefill(adapter, kept, masked=True, **options)
 
     @property
     def reasons(self) -> list[str]:
-        """As of FixedBudget, of both parts."""
+        """As of CapturedPrefill, of both parts."""
         return sorted({*self.wide.reasons, *self.narrow.reasons})
 
     @property
     def stale(self) -> bool:
-        """As of FixedBudget."""
+        """As of CapturedPrefill."""
         return self.wide.stale
 
     def generate(self, prompts: Any, texture: Texture, allocation: Allocation, **options: Any) -> Any:
-        """As of FixedBudget."""
+        """As of CapturedPrefill."""
         seen = self.wide.encode_readable(texture, allocation, options)
         ids = self.narrow.spelled("generate", prompts, texture, allocation)
         return self.narrow.answer(ids, self.reduced(seen, ids[0]), **options)

@@ -38,4 +38,4 @@ def check_reducible(function: str, config: Any, steps: Sequence[ReduceStep]) -> 
             f"{function}: attn_implementation must be {wanted} for reduce={steps[0].method!r}, got {implementation}"
         )
     check_needs(function, steps, places, family)
-    planned(function, steps, text.num_hidden_layers, FAMILIES[family][0](config).tower_depth)
+    planned(function, steps, text.num_hidden_layers, FAMILIES[family](config).tower_depth)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from texturevlm.vlm.captured_decode import DenseKeys, KnownKeys
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals import PLACES, Context, Planned, ReduceStep, Reduction, planned, stage_budget
 from texturevlm_lab.rivals.hooks.decode import DecodeReduction, Held, Slots
 from texturevlm_lab.rivals.hooks.low_rank import load_difference

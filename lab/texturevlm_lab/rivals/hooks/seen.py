@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.packed import PICTURE, Geometry
+from texturevlm.vlm.places import PICTURE, Geometry
 from texturevlm_lab.rivals import Reduction
 from texturevlm_lab.rivals.reduction import DROPPED
 

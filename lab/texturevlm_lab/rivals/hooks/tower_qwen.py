@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.vlm.loops import rotated
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals.hooks.tower import TowerReduction
 
 EXTRA = 8  # dimensions of a head that are added; fast kernels take multiples of eight

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.override import Override
+from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals.hooks.masks import EXPLICIT
 from texturevlm_lab.rivals.hooks.tower import TowerReduction
 
