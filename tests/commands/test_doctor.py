@@ -12,7 +12,6 @@ from texturevlm.relevance.maps import find_balance
 
 OPTIONS = ("budget", "allocator", "relevance", "turn", "patch")
 OF_A_FRAME = ("reader: VideoStream",)  # whose budget is tokens per frame, and which turns nothing
-OF_CONFIG_JSON = ("reader: attach",)  # which is given the model's own processor, not what was saved beside it
 
 
 def values(how):
@@ -37,7 +36,7 @@ def test_every_door_has_the_same_defaults_but_where_the_checkpoint_says_others(r
     assert own != usual and own["budget"] == 512
     for door, how in rows.items():
         wanted = own if door.startswith("reader: ") else usual
-        if door in (*OF_A_FRAME, *OF_CONFIG_JSON):
+        if door in OF_A_FRAME:
             wanted = usual | {name: own[name] for name in ("finer", "patch", "looks")}
         assert values(how) | {"finer": 0} == wanted | {"finer": 0}, door
         assert (how.tokens.finer.most > 1) == door.startswith("reader: "), door

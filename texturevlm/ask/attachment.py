@@ -18,6 +18,7 @@ from texturevlm.defaults import ALLOCATOR, BUDGET, RELEVANCE, TURN
 from texturevlm.placement import Allocator, TokenConfig
 from texturevlm.vlm import FAMILIES, Adapter, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE, HOOKED
+from texturevlm.vlm.trained import trained_as
 
 DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE, "turn": TURN}
 WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
@@ -39,14 +40,15 @@ def attach(
 
     model:     of one of the families in docs/models.md, also one wrapped by PEFT, or the VLM that `load_vlm` returned
     processor: its processor; or one that an earlier `attach` returned, which is replaced and keeps its options
-    budget, allocator, relevance, turn: as in `TextureProcessor`, with the same defaults
+    budget, allocator, relevance, turn: as in `TextureProcessor`; if not given what the model's config names, else the
+               package's defaults
     Its `detach` undoes this. Ordinary input still goes through the model unchanged.
     """
     from texturevlm.ask.processor import TextureProcessor
 
     network = network_of("attach", model)
     given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
-    options = dict(DEFAULTS)
+    options = DEFAULTS | trained_as(network.config).placed
     if isinstance(processor, TextureProcessor):
         options = {name: getattr(processor, name) for name in options}
     options |= {name: value for name, value in given.items() if value is not None}

@@ -9,7 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from texturevlm.ask.processor import TextureProcessor
 from texturevlm.commands import arguments
 
 if TYPE_CHECKING:
@@ -124,6 +123,7 @@ def _doors_of(model: "VLM") -> "Iterator[tuple[str, AskConfig | str]]":
     """The doors that have a model: its own settings come before the package's defaults."""
     import texturevlm as tv
     from texturevlm.ask.config import AskConfig
+    from texturevlm.ask.processor import TextureProcessor
     from texturevlm.vllm_plugin.options import chosen_options
 
     network, wrapped = model.model, model.processor
@@ -131,7 +131,6 @@ def _doors_of(model: "VLM") -> "Iterator[tuple[str, AskConfig | str]]":
     yield "reader: ask, chat, clips, PDFs", model.config
     yield "reader: server", _server(model)
     yield "reader: TextureProcessor", AskConfig(TextureProcessor.from_pretrained("reader").config_for(1))
-    # A processor that no TextureProcessor was saved for knows nothing of the checkpoint but what config.json says.
     yield "reader: attach", AskConfig(tv.attach(network, processor).config_for(1))
     yield "reader: VideoStream", _stream(tv.VideoStream((64, 64), model=model))
     own = {name: value for name, value in chosen_options({}, config).items() if name != "question"}

@@ -33,6 +33,7 @@ class Trained:
                          image's pixels, a small image is enlarged
     suffix:              text that follows a question that wants a short answer; None: `eval` has its own
     answer_tokens:       that such an answer may have; None: `eval` has its own number
+    budget, allocator, relevance, turn: how its tokens are placed, as in TokenConfig; None: the package's defaults
     """
 
     levels: str = LEVELS[0]
@@ -43,6 +44,16 @@ class Trained:
     finer: Finer = field(default_factory=Finer)
     suffix: str | None = None
     answer_tokens: int | None = None
+    budget: int | None = None
+    allocator: str | None = None
+    relevance: str | None = None
+    turn: float | str | None = None
+
+    @property
+    def placed(self) -> dict[str, Any]:
+        """What it says about how tokens are placed, by the names of TokenConfig."""
+        named = {name: getattr(self, name) for name in ("budget", "allocator", "relevance", "turn")}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def trained_as(config: Any, levels: Sequence[str] = LEVELS, coordinates: Sequence[str] = COORDINATES) -> Trained:
