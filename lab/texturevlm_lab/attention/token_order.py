@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops import quadtree_order
-from texturevlm.vlm.places import PICTURE, Geometry, is_packed, unpack
+from texturevlm.vlm import Geometry, is_packed, unpack
+from texturevlm.vlm.places import PICTURE
 
 # Methods of a model that take packed rows, by which argument; in the order of `visual_ids`.
 ROW_INPUTS = {"get_image_features": "pixel_values", "get_video_features": "pixel_values_videos"}

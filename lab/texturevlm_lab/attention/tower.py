@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.ops import quadtree_order
-from texturevlm.vlm.modules import Override
-from texturevlm.vlm.places import FINER, is_packed, unpack
+from texturevlm.vlm import Override, is_packed, unpack
+from texturevlm.vlm.places import FINER
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.hierarchical import attend_laid_out
 from texturevlm_lab.attention.implementation import IMPLEMENTATION, Named
