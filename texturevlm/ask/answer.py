@@ -19,8 +19,7 @@ from torch import Tensor
 from texturevlm.ask.messages import Message
 from texturevlm.placement import Placement
 from texturevlm.types import Texture
-from texturevlm.vlm import ModelHook
-from texturevlm.vlm.views import View
+from texturevlm.vlm import ModelHook, View
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +130,7 @@ class Answer:
 
 
 class Stopwatch:
-    """Seconds per stage.
+    """Takes the seconds of each stage of an answer.
 
     wait: whether to wait for the device, so that a stage has the time of its own kernels
     """

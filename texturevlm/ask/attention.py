@@ -19,10 +19,9 @@ from texturevlm.ask.messages import conversation_about
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.types import Allocation, Texture
+from texturevlm.vlm import PromptImage, evaluating
 from texturevlm.vlm.growing import LayerReached
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.modules import evaluating
-from texturevlm.vlm.prompts import PromptImage
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
 

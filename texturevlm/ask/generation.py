@@ -22,12 +22,10 @@ from texturevlm.ask.answer import Answer, FirstToken, Request, Stopwatch, has_co
 from texturevlm.ask.decoding import end_ids, in_one_config, not_captured_because, option_of
 from texturevlm.cuda.graph import can_capture
 from texturevlm.placement import in_slots
-from texturevlm.vlm import Adapter, CapturedPrefill
+from texturevlm.vlm import Adapter, CapturedDecode, CapturedPrefill, evaluating
 from texturevlm.vlm.adapter import answer_ids
-from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import decoded_by_graph
 from texturevlm.vlm.hook import CapturedModel, running
-from texturevlm.vlm.modules import evaluating
 
 TOGETHER = (8, 4, 2)  # questions
 BATCH = TOGETHER[0]  # questions that are answered together at most
@@ -52,7 +50,8 @@ class CapturedModels:
         self._decodes = 0  # prompts that it decodes for
         self._fixed_for: Any = None  # its budget and its hooks
         self._used: CapturedModel | None = None
-        self._unfixed: str | None = None  # why the last answer was not captured
+        self._unfixed: str | None = None  # why the prompt of the last answer was not read from a graph
+        self._undecoded: str | None = None  # why its tokens did not come from one although a hook acts in the model
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fixed": None, "together": {}, "decode": None, "_used": None}  # graphs stay there
@@ -67,7 +66,8 @@ class CapturedModels:
         """Why the last answer, or a part of it, was not captured although it should have been."""
         if self._unfixed:
             replay = None if self.decode is None else self.decode.replay
-            return [self._unfixed, *([replay.reason] if replay is not None and replay.reason else [])]
+            decoding = self._undecoded or (None if replay is None else replay.reason)
+            return [self._unfixed, *([] if decoding is None else [decoding])]
         return [] if self._used is None else self._used.reasons
 
     def release(self) -> None:
@@ -86,7 +86,7 @@ class CapturedModels:
 
     def find(self, asked: Sequence[Request], options: Mapping[str, Any]) -> CapturedModel | None:
         """The captured model, if it is wanted and possible for these answers."""
-        self._unfixed = self._used = None
+        self._unfixed = self._undecoded = self._used = None
         if not self.wanted:
             self.release()  # a model that was moved away from the GPU
             return None
@@ -106,11 +106,10 @@ class CapturedModels:
 
         Only where a hook acts in the model: other prompts come in too many lengths.
         """
-        checkpoint = getattr(self.adapter.model, "generation_config", None)
-        if (
-            not (self.wanted and self.adapter.captured and any(not hook.repaints for hook in asked[0].hooks))
-            or not_captured_because(options, checkpoint) is not None
-        ):
+        possible = self.wanted and self.adapter.captured and any(not hook.repaints for hook in asked[0].hooks)
+        if possible:
+            self._undecoded = not_captured_because(options, getattr(self.adapter.model, "generation_config", None))
+        if not possible or self._undecoded is not None:
             self.decode = None
             return None
         if self.decode is None or self.decode.stale or self._decodes != len(asked):
@@ -161,7 +160,7 @@ class CapturedModels:
 
 
 def streamed(generate: Callable[..., Any], tokenizer: Any, criteria: Sequence[Any] | None = None) -> Iterator[str]:
-    """Pieces of text.
+    """Yield the pieces of an answer while a thread generates it.
 
     generate: takes `streamer` and `stopping_criteria` as transformers' does, and one prompt
     criteria: the caller's own stopping criteria

@@ -18,7 +18,7 @@ from torch import Tensor
 from texturevlm.ask.session import FPS, check_video_relevance, is_video
 from texturevlm.placement import TokenConfig
 from texturevlm.video import choose_clip, keep_moments, open_video, upright_moments
-from texturevlm.vlm.views import View, moment_view
+from texturevlm.vlm import View, moment_view
 
 
 def by_prompt(images: Any, counts: Sequence[int]) -> list[list[Any]]:

@@ -22,10 +22,9 @@ from texturevlm.ask.decoding import PREPARING, end_ids, in_one_config, option_of
 from texturevlm.ask.messages import VIDEO, conversation_with
 from texturevlm.ask.session import ImageSession, VideoSession
 from texturevlm.placement import Placement, place_together
+from texturevlm.vlm import PromptImage, View, evaluating
 from texturevlm.vlm.growing import GrowingPrompt
-from texturevlm.vlm.modules import evaluating
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.views import View, still_views
+from texturevlm.vlm.views import still_views
 
 
 @dataclass(eq=False)

@@ -33,10 +33,9 @@ from texturevlm.pages import is_document
 from texturevlm.placement import Allocator, CapturedChoice, TokenConfig, open_image, prepare
 from texturevlm.placement.captured import MOST_CHOICES
 from texturevlm.registry import near_miss
-from texturevlm.vlm import ModelHook, adapter_for
+from texturevlm.vlm import COORDINATES, HOOKS, ModelHook, adapter_for
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.hook import HOOKS, hooks_of
-from texturevlm.vlm.places import COORDINATES
+from texturevlm.vlm.hook import hooks_of
 from texturevlm.vlm.prompts import is_conversation
 
 LOADING = (*SAVED, "device", "dtype", "tokens", "looks", "captured")

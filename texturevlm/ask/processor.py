@@ -44,9 +44,9 @@ from texturevlm.placement import Allocator, Picture, Placement, TokenConfig, ope
 from texturevlm.registry import near_miss
 from texturevlm.relevance import reads_question
 from texturevlm.types import Patches
-from texturevlm.vlm import FAMILIES, adapter_for, installed
-from texturevlm.vlm.prompts import PromptImage, is_conversation
-from texturevlm.vlm.views import View, sampled_view
+from texturevlm.vlm import FAMILIES, PromptImage, View, adapter_for, installed
+from texturevlm.vlm.prompts import is_conversation
+from texturevlm.vlm.views import sampled_view
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"

@@ -40,11 +40,9 @@ from texturevlm.video import (
     open_video,
     upright_moments,
 )
-from texturevlm.vlm import grid_weights, own_grid
+from texturevlm.vlm import COORDINATES, View, grid_weights, moment_view, own_grid
 from texturevlm.vlm.hook import check_own_pixels
-from texturevlm.vlm.places import COORDINATES
 from texturevlm.vlm.prompts import worded
-from texturevlm.vlm.views import View, moment_view
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM

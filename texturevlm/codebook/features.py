@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.check import check_floating, check_shapes
-from texturevlm.vlm import Adapter
-from texturevlm.vlm.views import View
+from texturevlm.vlm import Adapter, View
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,8 @@ def _ask(options: argparse.Namespace) -> int:
     tokens = arguments.tokens_of(options, own=("attention", "model"))
 
     import texturevlm as tv
-    from texturevlm.ask.config import AskConfig
-    from texturevlm.ask.session import DocumentSession, ImageSession, VideoOptions, is_video
+    from texturevlm.ask import AskConfig, DocumentSession, ImageSession, VideoOptions
+    from texturevlm.ask.session import is_video
     from texturevlm.check import check_count
     from texturevlm.pages import is_document, open_pages
     from texturevlm.placement.placement import check_budget

@@ -72,7 +72,7 @@ def _views(adapter: "Adapter", paths: Sequence[Path], skip_bad: bool, how: "Toke
     from texturevlm.codebook import joined_features, token_features
     from texturevlm.placement import choose_tokens
     from texturevlm.types import Texture
-    from texturevlm.vlm.prompts import PromptImage
+    from texturevlm.vlm import PromptImage
 
     for image in arguments.read_images(paths, skip_bad=skip_bad):
         texture = Texture.open(image.to(adapter.device)).mipmapped()

@@ -18,8 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from texturevlm.ask import VLM
-from texturevlm.ask.config import AskConfig
+from texturevlm.ask import VLM, AskConfig
 from texturevlm.defaults import BUDGET
 from texturevlm.placement import TokenConfig
 from texturevlm.serve import asking, chat, page

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.requests import Request
 
-from texturevlm.ask.answer import Answer
+from texturevlm.ask import Answer
 from texturevlm.ask.attention import question_attention
 from texturevlm.defaults import MOST_FINE_PAGES
 from texturevlm.placement import TokenConfig, place
@@ -22,7 +22,7 @@ from texturevlm.serve.limits import ApiError
 from texturevlm.serve.page import looked, looks_of, opened, state_of
 from texturevlm.serve.pictures import KeptImage
 from texturevlm.serve.plans import PageOptions, columns_of
-from texturevlm.vlm.modules import evaluating
+from texturevlm.vlm import evaluating
 
 router = APIRouter()
 

@@ -19,8 +19,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
-from texturevlm.ask import ImageSession
-from texturevlm.ask.config import AskConfig
+from texturevlm.ask import AskConfig, ImageSession
 from texturevlm.ask.messages import images_of, question_of
 from texturevlm.serve.answers import Question, Reply, error_of
 from texturevlm.serve.asking import details, events_of

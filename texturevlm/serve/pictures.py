@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.ask import VLM, ImageSession
-from texturevlm.ask.config import AskConfig
+from texturevlm.ask import VLM, AskConfig, ImageSession
 from texturevlm.channels import CHANNELS
 from texturevlm.channels import build as build_channels
 from texturevlm.ops import level_extents

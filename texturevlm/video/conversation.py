@@ -25,8 +25,8 @@ from texturevlm.video.change import CHANGED, block_means
 from texturevlm.video.config import StreamConfig
 from texturevlm.video.layout import MomentSlots, TokenEncoder, TokenPlace, Wording, lay_out, token_places
 from texturevlm.video.stream import Keyframe, Step
+from texturevlm.vlm import evaluating
 from texturevlm.vlm.growing import TokenMemory, check_watchable
-from texturevlm.vlm.modules import evaluating
 
 if TYPE_CHECKING:
     from texturevlm.ask.model import VLM

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from texturevlm.ask.messages import VIDEO, conversation_about
 from texturevlm.types import Allocation
-from texturevlm.vlm import CapturedPrefill
-from texturevlm.vlm.views import moment_view
+from texturevlm.vlm import CapturedPrefill, moment_view
 
 LATE = 99999.9  # seconds: a time of many digits
 HALF_LIFE = 10.0  # seconds after which a moment is worth half as much

@@ -14,7 +14,7 @@ from texturevlm.vllm_plugin.options import most_tokens
 from texturevlm.vllm_plugin.positions import prompt_positions, whole_grid
 from texturevlm.vllm_plugin.processor import TextureDummyInputs, TextureInfo, TextureMultiModalProcessor
 from texturevlm.vllm_plugin.tower import tower_metadata
-from texturevlm.vlm.places import Geometry, is_packed, unpack
+from texturevlm.vlm import Geometry, is_packed, unpack
 from texturevlm.vlm.trained import trained_as
 
 

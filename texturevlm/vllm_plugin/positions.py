@@ -8,7 +8,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.places import PICTURE, Geometry, mrope_positions
+from texturevlm.vlm import Geometry
+from texturevlm.vlm.places import PICTURE, mrope_positions
 
 VISUAL = 1  # marks a visual token; vLLM says where they are, so that the ids of a prompt need not be trusted
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.vlm.places import Geometry, bilinear_taps
+from texturevlm.vlm import Geometry
+from texturevlm.vlm.places import bilinear_taps
 
 
 def tower_metadata(tower: Any, geometry: Geometry) -> dict[str, Any]:

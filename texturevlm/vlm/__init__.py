@@ -1,19 +1,24 @@
 """Patches → a Hugging Face model, at their true positions, through hooks and public arguments.
 
-`adapter.py` is the contract; `families/` has one file per family. `hook.py` is the interface of what changes a model
-while it runs.
+`adapter.py` is the contract of a family, `families/` has them. `views.py` makes tokens of footprints, `places.py` says
+where they stand, `prompts.py` pairs them with texts. `captured.py` runs Qwen models from CUDA graphs, `growing.py`
+keeps prompts that grow. `hook.py` is the interface of what changes a model while it runs.
 """
 
 from typing import Any
 
 from torch import nn
 
-from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
+from texturevlm.vlm.adapter import ATTRIBUTE, Adapter, OwnInput
 from texturevlm.vlm.captured import CapturedPrefill
+from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.families import ENCODERS, FAMILIES
 from texturevlm.vlm.hook import HOOKS, ModelHook, StoredFeatures
+from texturevlm.vlm.modules import Override, evaluating
+from texturevlm.vlm.places import COORDINATES, Geometry, is_packed, unpack
 from texturevlm.vlm.prompts import PromptImage
 from texturevlm.vlm.tokens import Tokens, grid_weights, own_grid, weighted
+from texturevlm.vlm.views import View, moment_view
 
 OLDEST = (5, 10)  # of transformers: precomputed positions exist since then
 
@@ -50,19 +55,29 @@ def installed() -> tuple[int, int]:
 
 
 __all__ = [
+    "COORDINATES",
     "ENCODERS",
     "FAMILIES",
     "HOOKS",
     "Adapter",
+    "CapturedDecode",
     "CapturedPrefill",
+    "Geometry",
     "ModelHook",
+    "Override",
+    "OwnInput",
     "PromptImage",
     "StoredFeatures",
     "Tokens",
+    "View",
     "adapt",
     "adapter_for",
+    "evaluating",
     "grid_weights",
     "installed",
+    "is_packed",
+    "moment_view",
     "own_grid",
+    "unpack",
     "weighted",
 ]

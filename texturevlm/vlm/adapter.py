@@ -243,7 +243,7 @@ class Adapter(ABC):
         return torch.tensor(found, device=device)[..., None, None]
 
     def decode(self, ids: Tensor) -> list[str]:
-        """Answers as text."""
+        """The texts of answers, (B, N) ids, without special tokens."""
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
 

@@ -141,11 +141,11 @@ class CapturedDecode:
 
     @property
     def stale(self) -> bool:
-        """As of CapturedPrefill."""
+        """Whether the model was moved, cast or given other weights, as of CapturedPrefill."""
         return self._weights != addresses(self.adapter.model)
 
     def begin(self, caches: Sequence[Tensor], known: Sequence[KnownKeys], new: int) -> None:
-        """Take over prompts.
+        """Take over prompts that were read: their keys and values are copied.
 
         caches: keys and values of each layer in turn, (B, heads, at least L, d)
         known:  of each layer; layers with the same tokens share one

@@ -193,7 +193,7 @@ class GraphSteps:
         self.decode, self.counted, self.begun = decode, counted, False
 
     def begin(self, caches: Sequence[Tensor], known: Sequence[KnownKeys], new: int) -> None:
-        """As of CapturedDecode."""
+        """Give what was read to the CapturedDecode, with its arguments."""
         self.decode.begin(caches, known, new)
         self.begun = True
 

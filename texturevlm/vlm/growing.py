@@ -259,7 +259,7 @@ class TokenMemory:
         return [self.free.pop() for _ in range(count)]
 
     def give_back(self, slots: Sequence[int]) -> None:
-        """Forget tokens."""
+        """Forget the tokens in these slots, which are free again."""
         self.live.index_fill_(0, self._index(slots), False)
         self.free += slots
 

@@ -75,7 +75,7 @@ def fused_norm(norm: Any, hidden: Tensor) -> Tensor:
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding."""
+    """States (…, d) turned by a rotary embedding: cos and sin of the same width."""
     first, second = states.chunk(2, -1)
     return states * cos + torch.cat([-second, first], -1) * sin
 

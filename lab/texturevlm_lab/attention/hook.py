@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm import Adapter, ModelHook
 from texturevlm.vlm.captured_generate import KnownOf
-from texturevlm.vlm.hook import ModelHook
 from texturevlm_lab.attention.implementation import LAYER
 from texturevlm_lab.attention.language import attend_hierarchically
 from texturevlm_lab.attention.options import AttentionOptions, check_attention, check_tower_attention

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from texturevlm.vlm import Override
 from texturevlm.vlm.captured_decode import KnownKeys
-from texturevlm.vlm.modules import Override
 from texturevlm_lab.attention.block_layout import BlockLayout
 from texturevlm_lab.attention.decode import LaidKeys
 from texturevlm_lab.attention.hierarchical import attend_laid_out

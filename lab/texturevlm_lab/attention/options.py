@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from texturevlm.check import check_choice, check_count
-from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm import FAMILIES
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.attention.hierarchical import ATTENTION_KINDS, check_fine
 from texturevlm_lab.attention.key_value_texture import check_block

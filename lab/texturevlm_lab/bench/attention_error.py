@@ -15,13 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.messages import conversation_about
+from texturevlm.ask import VLM, conversation_about, load_vlm
 from texturevlm.draw import to_pil
-from texturevlm.vlm import own_grid
+from texturevlm.vlm import PromptImage, View, own_grid
 from texturevlm.vlm.loops import query_and_key
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.views import View
 from texturevlm_lab.attention.block_layout import FINE, BlockLayout
 from texturevlm_lab.attention.hierarchical import hierarchical_attention
 from texturevlm_lab.attention.options import AttentionOptions

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from texturevlm.types import Texture
-from texturevlm.vlm import own_grid
-from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm import CapturedDecode, PromptImage, own_grid
 from texturevlm.vlm.captured_generate import KnownOf
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.hook import running
-from texturevlm.vlm.prompts import PromptImage
 from texturevlm_lab.attention import AttentionHook, AttentionOptions, LanguageAttention, VisionAttention
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.vlm_model import prompt_ids, random_model, their_first_token

@@ -10,12 +10,10 @@ from functools import partial
 
 import torch
 
-from texturevlm.ask import VLM
-from texturevlm.ask.messages import conversation_about
-from texturevlm.ask.pretrained import PlainProcessor
+from texturevlm.ask import VLM, PlainProcessor, conversation_about
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.draw import to_pil
-from texturevlm.vlm.captured import CapturedPrefill
+from texturevlm.vlm import CapturedPrefill
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work

@@ -22,12 +22,9 @@ from torch import Tensor
 from texturevlm.placement import choose_tokens
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm import CapturedDecode, PromptImage, View, moment_view, own_grid
 from texturevlm.vlm.captured_generate import decoded_by_graph, dense_keys
 from texturevlm.vlm.families.qwen import QwenAdapter
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.tokens import own_grid
-from texturevlm.vlm.views import View, moment_view
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.published import LEGEND, PUBLISHED, RESIZED
 from texturevlm_lab.bench.report import Report

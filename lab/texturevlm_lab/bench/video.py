@@ -28,7 +28,7 @@ from texturevlm.video import ARRAYS, Step, StreamConfig, open_video
 from texturevlm.video.change import initial_noise
 from texturevlm.video.stream import TokenStream, make_update
 from texturevlm.video.update import CARRIED
-from texturevlm.vlm.captured import CapturedPrefill
+from texturevlm.vlm import CapturedPrefill
 from texturevlm_lab.bench.pictures import smooth_noise
 from texturevlm_lab.bench.report import Report, Row
 from texturevlm_lab.bench.timing import Timing

@@ -30,7 +30,8 @@ from texturevlm.draw import to_pil
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
+from texturevlm.vlm import CapturedPrefill
+from texturevlm.vlm.captured import TowerOutput
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report

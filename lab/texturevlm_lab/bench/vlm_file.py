@@ -8,14 +8,13 @@ from typing import Any
 
 from PIL import Image
 
-from texturevlm.ask import VLM
-from texturevlm.ask.messages import conversation_about
+from texturevlm.ask import VLM, conversation_about
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.draw import to_pil
 from texturevlm.relevance import find_relevance
 from texturevlm.sampling import sample
 from texturevlm.types import Texture
-from texturevlm.vlm.captured import CapturedPrefill
+from texturevlm.vlm import CapturedPrefill
 from texturevlm_lab.bench.pictures import page
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work, waited

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from texturevlm.ask import VLM
-from texturevlm.ask.pretrained import PlainProcessor
+from texturevlm.ask import VLM, PlainProcessor
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.placement import choose_tokens, in_slots
 from texturevlm.placement.captured import compile as capture
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import adapt
-from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
+from texturevlm.vlm import CapturedPrefill, adapt
+from texturevlm.vlm.captured import TowerOutput
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm_lab.bench.report import Report
 from texturevlm_lab.bench.timing import Work

@@ -22,8 +22,7 @@ from texturevlm.ask.pretrained import find
 from texturevlm.check import check_choice
 from texturevlm.commands import arguments
 from texturevlm.relevance import check_relevance
-from texturevlm.vlm.captured_decode import CapturedDecode
-from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm import FAMILIES, CapturedDecode
 from texturevlm_lab.commands.eval import nothing_left, report_skipped
 from texturevlm_lab.evaluate import answering, video_answers
 from texturevlm_lab.evaluate.answer_digests import questions_digest, weights_digest

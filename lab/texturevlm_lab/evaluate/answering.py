@@ -19,8 +19,7 @@ import torch
 
 from texturevlm.journal import append
 from texturevlm.progress import Progress
-from texturevlm.vlm import Adapter, ModelHook, own_grid
-from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm import Adapter, CapturedDecode, ModelHook, own_grid
 from texturevlm.vlm.hook import budgeted, hooks_of
 from texturevlm_lab.evaluate.answer_rows import AnswerRow, AnswerRows
 from texturevlm_lab.evaluate.answers import Metric

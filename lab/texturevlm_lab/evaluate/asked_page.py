@@ -19,8 +19,7 @@ from texturevlm.image import to_tensor
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.relevance import find_scorer, reads_question
-from texturevlm.vlm import Adapter
-from texturevlm.vlm.adapter import OwnInput
+from texturevlm.vlm import Adapter, OwnInput
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)

@@ -14,17 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from texturevlm.ask import conversation_about
 from texturevlm.ask.decoding import GREEDY, end_ids
-from texturevlm.ask.messages import Message, conversation_about
+from texturevlm.ask.messages import Message
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import Adapter, ModelHook
-from texturevlm.vlm.adapter import OwnInput, answer_ids
-from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm import Adapter, CapturedDecode, ModelHook, OwnInput, PromptImage, View, evaluating
+from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_generate import decoded_by_graph
 from texturevlm.vlm.hook import running
-from texturevlm.vlm.modules import evaluating
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.views import View
 
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from texturevlm.ask.session import FPS, VideoOptions, VideoSession
+from texturevlm.ask import VideoOptions, VideoSession
+from texturevlm.ask.session import FPS
 from texturevlm.check import check_choice
 from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress

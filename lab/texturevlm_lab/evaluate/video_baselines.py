@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.ask.config import AskConfig
-from texturevlm.ask.session import VideoSession
+from texturevlm.ask import AskConfig, VideoSession
 from texturevlm.frame import Frame
 from texturevlm.placement import Picture, Placement
 from texturevlm.relevance import find_relevance

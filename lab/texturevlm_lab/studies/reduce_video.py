@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from texturevlm.ask import VLM, load_vlm
-from texturevlm.ask.session import VideoOptions, VideoSession
+from texturevlm.ask import VLM, VideoOptions, VideoSession, load_vlm
 from texturevlm.cuda.graph import can_capture
 from texturevlm.video.sources import open_video
-from texturevlm.vlm.captured_decode import CapturedDecode
+from texturevlm.vlm import CapturedDecode
 from texturevlm.vlm.hook import hooks_of
 from texturevlm_lab.evaluate.answer_digests import weights_digest
 from texturevlm_lab.evaluate.answers import anls

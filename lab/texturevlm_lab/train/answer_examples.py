@@ -15,16 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from texturevlm.ask import VLM
-from texturevlm.ask.messages import conversation_about
+from texturevlm.ask import VLM, conversation_about
 from texturevlm.placement import choose_tokens
 from texturevlm.scout import encode
 from texturevlm.scout.scout import grey_input
 from texturevlm.scout.spotter import Spots, Spotter
 from texturevlm.types import Texture
-from texturevlm.vlm import StoredFeatures
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.views import View
+from texturevlm.vlm import PromptImage, StoredFeatures, View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.prompted import Prompted, batched_inputs, end_token, generated
 from texturevlm_lab.train.soft_choice import relaxed_top_k

@@ -16,8 +16,7 @@ from torch.nn import functional
 from texturevlm.allocate.quadtree import Forest
 from texturevlm.placement import choose_tokens
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.prompts import PromptImage
-from texturevlm.vlm.views import View
+from texturevlm.vlm import PromptImage, View
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.train.answer_examples import AnswerExample, AnswerExamples, on_grid
 from texturevlm_lab.train.soft_choice import generations, relaxed_cut

@@ -18,7 +18,7 @@ from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.decoding import GREEDY
 from texturevlm.check import check_count
 from texturevlm.progress import Progress
-from texturevlm.vlm.modules import evaluating
+from texturevlm.vlm import evaluating
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.prompted import Prompted, batched_inputs
 from texturevlm_lab.rivals import Context, ReduceStep

@@ -38,7 +38,7 @@ class ProjectedAdapter(Adapter):
 
     @abstractmethod
     def tower_of(self, model: Any) -> Any:
-        """The vision tower."""
+        """The vision tower of a model of this family."""
 
     @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class GroupedAdapter(ProjectedAdapter):
 
 
 class Llava(ProjectedAdapter):
-    """LLaVA-1.5."""
+    """LLaVA-1.5: the outputs of the tower's layers that its config names, and a projector."""
 
     architecture = "LlavaForConditionalGeneration"
     normalisation = CLIP

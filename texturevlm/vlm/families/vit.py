@@ -44,7 +44,7 @@ class VisionTransformer(ABC):
 
     @property
     def layers(self) -> Any:
-        """The blocks."""
+        """The blocks of the tower, first to last."""
         return self.tower.encoder.layers
 
     @property

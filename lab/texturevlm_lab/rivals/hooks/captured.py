@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.captured import CapturedPrefill, TowerOutput
+from texturevlm.vlm import CapturedPrefill
+from texturevlm.vlm.captured import TowerOutput
 from texturevlm_lab.rivals import METHODS, Context, Planned, ReduceStep, planned, stage_budget
 from texturevlm_lab.rivals.hooks.sequence import Sequence
 

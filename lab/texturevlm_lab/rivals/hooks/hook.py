@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm import Adapter, ModelHook
 from texturevlm.vlm.captured_generate import KnownOf, dense_keys
-from texturevlm.vlm.hook import CapturedModel, ModelHook
+from texturevlm.vlm.hook import CapturedModel
 from texturevlm_lab.attention.hook import AttentionHook
 from texturevlm_lab.rivals import ReduceStep, kept_of, open_steps, stage_budget, steps_of
 from texturevlm_lab.rivals.hooks.captured import ReducedBudget, no_captured_reduction_because

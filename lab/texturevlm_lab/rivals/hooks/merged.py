@@ -17,8 +17,7 @@ from torch import Tensor
 from texturevlm.check import check_choice, check_shapes
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm.adapter import Adapter
-from texturevlm.vlm.hook import ModelHook
+from texturevlm.vlm import Adapter, ModelHook
 from texturevlm.vlm.views import sampled
 from texturevlm_lab.rivals.hooks.merge import child_shares
 

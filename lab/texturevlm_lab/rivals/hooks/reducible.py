@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from texturevlm.vlm.families import FAMILIES
+from texturevlm.vlm import FAMILIES
 from texturevlm_lab.attention.implementation import IMPLEMENTATION
 from texturevlm_lab.rivals import ReduceStep, check_needs, planned
 from texturevlm_lab.rivals.hooks.masks import EXPLICIT

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from texturevlm.vlm import Override
 from texturevlm.vlm.captured_decode import DenseKeys, KnownKeys
 from texturevlm.vlm.loops import query_and_key, text_rotary
-from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals import PLACES, Context, Planned, ReduceStep, Reduction, planned, stage_budget
 from texturevlm_lab.rivals.hooks.decode import DecodeReduction, Held, Slots
 from texturevlm_lab.rivals.hooks.low_rank import load_difference

@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from texturevlm.vlm.adapter import Adapter
+from texturevlm.vlm import Adapter, Geometry, Override, is_packed, unpack
 from texturevlm.vlm.families.qwen import QwenAdapter
 from texturevlm.vlm.families.vit import by_count
 from texturevlm.vlm.loops import rotated
-from texturevlm.vlm.modules import Override
-from texturevlm.vlm.places import Geometry, is_packed, unpack
 from texturevlm_lab.rivals import Planned, received_share
 from texturevlm_lab.rivals.hooks.seen import Seen
 from texturevlm_lab.rivals.hooks.tower import TowerReduction

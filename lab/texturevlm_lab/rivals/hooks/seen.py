@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.places import PICTURE, Geometry
+from texturevlm.vlm import Geometry
+from texturevlm.vlm.places import PICTURE
 from texturevlm_lab.rivals import Reduction
 from texturevlm_lab.rivals.reduction import DROPPED
 

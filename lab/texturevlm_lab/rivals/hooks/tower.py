@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.vlm.places import Geometry, pack, unpack
+from texturevlm.vlm import Geometry, unpack
+from texturevlm.vlm.places import pack
 from texturevlm_lab.rivals import Context, Planned, Reduction, stage_budget
 from texturevlm_lab.rivals.hooks.seen import Seen
 from texturevlm_lab.rivals.reduction import DROPPED

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from texturevlm.vlm import Override
 from texturevlm.vlm.loops import rotated
-from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals.hooks.tower import TowerReduction
 
 EXTRA = 8  # dimensions of a head that are added; fast kernels take multiples of eight

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from texturevlm.vlm import Override
 from texturevlm.vlm.adapter import ATTRIBUTE
-from texturevlm.vlm.modules import Override
 from texturevlm_lab.rivals.hooks.masks import EXPLICIT
 from texturevlm_lab.rivals.hooks.tower import TowerReduction
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from texturevlm.ask.pretrained import PlainProcessor
+from texturevlm.ask import PlainProcessor
 from texturevlm.channels.pretrained import optional
 from texturevlm.defaults import BUDGET
 from texturevlm_lab.train.reader.alphabet import (
