@@ -150,7 +150,12 @@ def stream(**options):
         "hold": 0.0, "flow": "none", "rate": None, "fps": 25.0, "limit": 64, "refresh": 4, "interval": 1.0,
         "feedback": 0.1, "finer": Finer(), "device": "cpu", "encoder": None, "projection": None, **options,
     }  # fmt: skip
-    assert {*given} == {one.name for one in fields(StreamConfig)} - {"budget", "allocator", "options"}
+    assert {*given} == {one.name for one in fields(StreamConfig)} - {"tokens"} | {
+        "relevance",
+        "balance",
+        "finer",
+        "patch",
+    }
     return TokenStream(SIZE, 12, "auto", **given)
 
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from texturevlm.channels import CHANNELS, build, resolve
-from texturevlm.draw_parts import SIDE, coarse_part, cut, cut_relevance, fine_part
+from texturevlm.draw_parts import SIDE, box_around, coarse_part, cut, cut_relevance, fine_part
 from texturevlm.placement import Placement
 from texturevlm.rebuilding import PixelBox, median_grey, rebuild, resized
 from texturevlm.relevance import SCORERS, Relevance
@@ -30,6 +30,7 @@ PALE = 10.0  # times the mean relevance: a maximum below this is not drawn in fu
 WASH = 70  # of 255: opacity of a footprint's colour
 MARGIN = 16
 PANEL, TALLEST = 620, 1400  # width of one panel, and its height at most
+CLOSE_UP = PANEL // 3, PANEL // 6  # width and height, in pixels of the image
 INK, PAPER, FAINT, _EMPTY = (25, 28, 35), (255, 255, 255), (120, 125, 135), (244, 244, 246)
 KEPT = (150, 155, 165)  # of a stream's tokens that were not sampled again
 _TILE, _GAP, _CAPTION, _COLUMNS = 232, 14, 46, 8  # of the sheet of layers
@@ -51,22 +52,22 @@ def look_picture(texture: Texture, allocation: Allocation, point: tuple[float, f
     allocation: of the image; the texture may hold a smaller copy of it
     point:      (x, y) in pixels of the texture that the close-up shows; the centre of the finest footprint if None
     """
-    placed = allocation.scaled_to(texture.size)
     if point is None:
+        placed = allocation.scaled_to(texture.size)
         finest = torch.where(placed.valid[0], placed.area[0], math.inf).argmin()
         point = tuple(placed.centre[0, finest].tolist())
     if texture.pages is not None:
         (whole, scale), (fine, box) = coarse_part(texture), fine_part(texture, point)
         above = look_picture(whole, allocation, (point[0] * scale, point[1] * scale))
-        return stacked([above, look_picture(fine, cut(allocation, box), (point[0] - box[1], point[1] - box[0]))])
-    view = View.of(texture, placed, point)
+        return stacked([above, look_picture(fine, cut(allocation, box), (point[0] - box[0], point[1] - box[1]))])
+    view = View.of(texture, allocation, point)
     how: Any = {"budget": allocation.budget, "patch": allocation.patch}
     baseline, close_up = to_pil(resized(view.whole, **how)), to_pil(resized(texture, **how, box=view.near))
     tokens = f"{int(allocation.valid[0].sum())} tokens of {allocation.patch}x{allocation.patch}"
     return _arrange(
         Panel(f"whole image resized to {tokens}", baseline, "close-up", _enlarge(close_up)),
         Panel(f"level of detail: {tokens}", view.seen, "close-up", view.seen_near),
-        view.footprints(allocation),
+        view.footprints,
     )
 
 
@@ -91,11 +92,11 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
     """
     if texture.pages is not None:
         (whole, _), (fine, box) = coarse_part(texture), fine_part(texture, weightiest(relevance, (SIDE, SIDE)))
-        title = f"the part at {box[1]}, {box[0]} of {texture.size[1]} x {texture.size[0]} pixels"
+        title = f"the part at {box[0]}, {box[1]} of {texture.size[1]} x {texture.size[0]} pixels"
         below = question_picture(fine, cut(allocation, box), cut_relevance(relevance, box), title)
         return stacked([question_picture(whole, allocation, replace(relevance, size=whole.size), question), below])
-    point = weightiest(relevance, _close_up_size(texture.size))
-    view = View.of(texture, allocation.scaled_to(texture.size), point)
+    point = weightiest(relevance, CLOSE_UP)
+    view = View.of(texture, allocation, point)
     used = int(allocation.valid[0].sum())
     known = SCORERS.get(relevance.scorer)  # a caller's own scorer has only its name
     described = getattr(known, "description", relevance.scorer)
@@ -106,8 +107,8 @@ def question_picture(texture: Texture, allocation: Allocation, relevance: Releva
         Panel(
             f"what the model sees: {tokens}", _framed(view.seen, view.near, texture.size), "close-up", view.seen_near
         ),
-        view.footprints(allocation),
-        Panel(f"relevance, by {described}", heat(view.original, relevance), caption, baseline, key),
+        view.footprints,
+        Panel(f"relevance, by {described}", heat(to_pil(view.whole.levels[0]), relevance), caption, baseline, key),
         heading=question,
     )
 
@@ -120,29 +121,22 @@ class View(NamedTuple):
 
     whole: Texture
     near: PixelBox
-    original: Image.Image
     seen: Image.Image
-    original_near: Image.Image
     seen_near: Image.Image
+    footprints: Panel
 
     @classmethod
-    def of(cls, texture: Texture, allocation: Allocation, point: tuple[float, float]) -> View:
-        whole, near = panel_level(texture), _around(point, texture.size)
+    def of(cls, texture: Texture, given: Allocation, point: tuple[float, float]) -> View:
+        """given: as in `look_picture`"""
+        whole, near = panel_level(texture), box_around(point, CLOSE_UP, texture.size)
         left, top, right, bottom = near
-        original, grey = to_pil(texture.levels[0][..., top:bottom, left:right]), median_grey(whole)
-        return cls(
-            whole,
-            near,
-            to_pil(whole.levels[0]),
-            to_pil(rebuild(whole, allocation.scaled_to(whole.size), grey=grey)),
-            _enlarge(original),
-            _enlarge(to_pil(rebuild(texture, allocation, box=near, grey=grey))),
-        )
-
-    def footprints(self, allocation: Allocation) -> Panel:
-        """The footprints over the original."""
-        picture = footprints(self.original, allocation)
-        return Panel("footprints by level", picture, "close-up of the original", self.original_near, legend(allocation))
+        grey = median_grey(whole)
+        seen = rebuild(whole, given.scaled_to(whole.size), grey=grey)
+        seen_near = rebuild(texture, given.scaled_to(texture.size), box=near, grey=grey)
+        close_up = _enlarge(to_pil(texture.levels[0][..., top:bottom, left:right]))
+        drawn = footprints(to_pil(whole.levels[0]), given)
+        panel = Panel("footprints by level", drawn, "close-up of the original", close_up, legend(given))
+        return cls(whole, near, to_pil(seen), _enlarge(to_pil(seen_near)), panel)
 
 
 def panel_level(texture: Texture, size: tuple[int, int] = (PANEL, TALLEST)) -> Texture:
@@ -261,19 +255,6 @@ def _framed(image: Image.Image, box: PixelBox, size: tuple[int, int]) -> Image.I
         [left, top, max(left, right - 1), max(top, bottom - 1)], outline=HEAT[-1], width=line
     )
     return picture
-
-
-def _close_up_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height of a close-up: a third of the panel wide and a sixth tall, inside an image (height, width)."""
-    return min(PANEL // 3, size[1]), min(PANEL // 6, size[0])
-
-
-def _around(point: tuple[float, float], size: tuple[int, int]) -> PixelBox:
-    """The box of a close-up around a point, inside an image of (height, width)."""
-    width, height = _close_up_size(size)
-    left = min(max(round(point[0] - width / 2), 0), size[1] - width)
-    top = min(max(round(point[1] - height / 2), 0), size[0] - height)
-    return left, top, left + width, top + height
 
 
 def _enlarge(part: Image.Image) -> Image.Image:

@@ -8,15 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+<<<<<<< HEAD
 import torch
 from torch import Tensor
 
 from texturevlm.relevance import Relevance, normalised
+=======
+from texturevlm.rebuilding import PixelBox
+from texturevlm.relevance.maps import Relevance, normalised
+>>>>>>> video2
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part
 MOST_ALONG = 1000  # pixels of the whole: a panel has 620
-Box = tuple[int, int, int, int]  # top, left, bottom, right, in pixels
 
 
 def coarse_part(texture: Texture) -> tuple[Texture, float]:
@@ -26,40 +30,36 @@ def coarse_part(texture: Texture) -> tuple[Texture, float]:
     return whole, whole.size[0] / texture.size[0]
 
 
-def fine_part(texture: Texture, point: tuple[float, float]) -> tuple[Texture, Box]:
+def fine_part(texture: Texture, point: tuple[float, float]) -> tuple[Texture, PixelBox]:
     """The pixels around a point (x, y), and where they lie."""
-    box = _part_box(texture.size, point)
+    left, top, right, bottom = box = box_around(point, (SIDE, SIDE), texture.size)
     assert texture.pages is not None  # the caller has looked
-    return Texture((texture.pages.crop(0, box),), texture.names), box
+    return Texture((texture.pages.crop(0, (top, left, bottom, right)),), texture.names), box
 
 
-def _part_box(size: tuple[int, int], point: tuple[float, float]) -> Box:
-    """A square of pixels around a point, inside the image."""
-    height, width = (min(SIDE, extent) for extent in size)
+def box_around(point: tuple[float, float], extent: tuple[int, int], size: tuple[int, int]) -> PixelBox:
+    """A box around a point (x, y), as wide and as tall as `extent` says, inside an image (height, width)."""
+    width, height = min(extent[0], size[1]), min(extent[1], size[0])
     left = min(max(round(point[0] - width / 2), 0), size[1] - width)
     top = min(max(round(point[1] - height / 2), 0), size[0] - height)
-    return top, left, top + height, left + width
+    return left, top, left + width, top + height
 
 
-def cut(allocation: Allocation, box: Box) -> Allocation:
+def cut(allocation: Allocation, box: PixelBox) -> Allocation:
     """The footprints that reach into a box, seen from its corner."""
-    top, left, bottom, right = box
-    corner = torch.tensor([left, top], device=allocation.centre.device)
+    left, top, right, bottom = box
+    corner = allocation.centre.new_tensor([left, top])
+    extent = allocation.centre.new_tensor([right - left, bottom - top])
     low, high = allocation.boxes[..., :2] - corner, allocation.boxes[..., 2:] - corner
-    extent = torch.tensor([right - left, bottom - top], device=corner.device)
     inside = allocation.valid & (high > 0).all(-1) & (low < extent).all(-1)
     return replace(allocation, centre=allocation.centre - corner, valid=inside, size=(bottom - top, right - left))
 
 
-def cut_relevance(relevance: Relevance, box: Box) -> Relevance:
+def cut_relevance(relevance: Relevance, box: PixelBox) -> Relevance:
     """The cells of a box, give or take a part of a cell."""
     (rows, columns), (height, width) = relevance.grid, relevance.size
-    top, left = box[0] * rows // height, box[1] * columns // width
-    bottom, right = max(top + 1, box[2] * rows // height), max(left + 1, box[3] * columns // width)
-
-    def inside(name: str) -> Tensor:
-        found: Tensor = getattr(relevance, name)[:, top:bottom, left:right]
-        return found
-
-    maps: Any = {name: inside(name) for name in ("legible_scale", "ink")}
-    return replace(relevance, mass=normalised(inside("mass")), **maps, size=(box[2] - box[0], box[3] - box[1]))
+    left, top = box[0] * columns // width, box[1] * rows // height
+    right, bottom = max(left + 1, box[2] * columns // width), max(top + 1, box[3] * rows // height)
+    maps: Any = {name: getattr(relevance, name)[:, top:bottom, left:right] for name in ("mass", "legible_scale", "ink")}
+    maps["mass"] = normalised(maps["mass"])
+    return replace(relevance, **maps, size=(box[3] - box[1], box[2] - box[0]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.channels import EMBEDDING_LAYERS, DenseEncoder, Projection, resolve
 from texturevlm.check import check_choice, check_count, check_share
-from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE
-from texturevlm.placement import Allocator, Finer, TokenConfig
+from texturevlm.placement import Allocator, TokenConfig
 from texturevlm.placement.captured import no_capture_because
 from texturevlm.relevance import (
     SCORERS,
@@ -32,19 +31,17 @@ from texturevlm.types import Allocation, Texture
 from texturevlm.video.carry import FLOWS, FindVectors
 from texturevlm.video.change import BLOCK
 
+USUAL = TokenConfig(balance=Balance())
+
 
 @dataclass(frozen=True, eq=False)
 class StreamConfig:
-    """The options of `VideoStream` and of `texturevlm video`; the first six say how tokens are chosen.
+    """The options of `VideoStream` and of `texturevlm video`.
 
-    budget:    tokens per frame
-    allocator: a name of `texturevlm.allocate.ALLOCATORS`, or a function like those
-    options:   those of the allocator
-    relevance: a scorer or its name, as for `choose_tokens`, but `auto` is none without a question; or a function of a
-               Texture that returns a Relevance on the grid of `find_relevance`. A scorer that reads channels
-               (`channels`, `embedding`) gets those of the stream
-    finer:     how many times as finely as OCR print must be shown, by budgets; a VideoStream has its model's
-    patch:     side of a token in samples
+    tokens:    how those of a frame are placed, upright; its fields are given by their own names. As relevance, `auto`
+               is none without a question, and a function of a Texture may return a Relevance on the grid of
+               `find_relevance`. A scorer that reads channels (`channels`, `embedding`) gets those of the stream. A
+               VideoStream has `finer` and `patch` of its model
     query:     a question; asked at every keyframe, its answer carried in between
     channels:  a preset or names of channels to keep beside the colours
     encoder, projection: models of the embedding channels and of the embedding scorer
@@ -61,13 +58,7 @@ class StreamConfig:
     feedback:  share of the relevance that goes where the model's attention went when it was asked last; 0: none
     """
 
-    budget: int = BUDGET
-    allocator: str | Allocator = ALLOCATOR
-    options: Mapping[str, Any] = field(default_factory=dict)
-    relevance: str | Scorer | Callable[[Texture], Relevance] = RELEVANCE
-    balance: Balance = field(default_factory=Balance)
-    finer: Finer = field(default_factory=Finer)
-    patch: int = PATCH
+    tokens: TokenConfig = USUAL
     query: str = ""
     channels: str | Sequence[str] = ()
     encoder: DenseEncoder | None = None
@@ -87,13 +78,15 @@ class StreamConfig:
     @classmethod
     def of(cls, budget: int, allocator: str | Allocator, given: Mapping[str, Any]) -> Self:
         """The keyword arguments of a stream; those that are not fields are options of the allocator."""
-        names = {field.name for field in fields(cls)} - {"options"}
-        own = {name: value for name, value in given.items() if name in names}
-        return cls(budget, allocator, {name: given[name] for name in given if name not in names}, **own)
+        own, how, options = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for name, value in given.items():
+            (own if name in _FIELDS else how if name in _TOKEN_FIELDS else options)[name] = value
+        return cls(replace(USUAL, budget=budget, allocator=allocator, options=options, **how), **own)
 
     def __post_init__(self) -> None:
-        for name, least in (("budget", 1), ("patch", 1), ("tile", 4), ("keyframe", 1)):
-            check_count("VideoStream", name, getattr(self, name), least)
+        how = self.tokens
+        for holder, name, least in ((how, "budget", 1), (how, "patch", 1), (self, "tile", 4), (self, "keyframe", 1)):
+            check_count("VideoStream", name, getattr(holder, name), least)
         if self.refresh != "full":
             check_count("VideoStream", "refresh", self.refresh, 0)  # type: ignore[arg-type]
         if self.feedback != 0:
@@ -108,21 +101,14 @@ class StreamConfig:
                 raise ValueError(f"VideoStream: {name} must be {wanted}, got {getattr(self, name)!r}")
         if isinstance(self.flow, str):
             check_choice("VideoStream", "flow", self.flow, FLOWS)
-        if isinstance(self.relevance, str):
-            check_relevance("VideoStream", self.relevance, SCORERS.built_in)
-        own = getattr(ALLOCATORS.find("VideoStream", self.allocator), "options", self.options)
-        if unknown := [name for name in self.options if name not in own]:
+        if isinstance(how.relevance, str):
+            check_relevance("VideoStream", how.relevance, SCORERS.built_in)
+        own = getattr(ALLOCATORS.find("VideoStream", how.allocator), "options", how.options)
+        if unknown := [name for name in how.options if name not in own]:
             raise TypeError(
-                f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {self.allocator} "
+                f"VideoStream: {unknown[0]!r} is neither a setting nor an option of {how.allocator} "
                 f"({', '.join(own) or 'it has none'})"
             )
-
-    @property
-    def tokens(self) -> TokenConfig:
-        """How the tokens of a frame are placed, but for the relevance."""
-        return TokenConfig(
-            self.budget, self.allocator, balance=self.balance, finer=self.finer, patch=self.patch, options=self.options
-        )
 
     @property
     def models(self) -> dict[str, Any]:
@@ -136,35 +122,43 @@ class StreamConfig:
     @property
     def asks(self) -> bool:
         """Whether relevance depends on more than the image."""
-        return self.relevance != "none" and not (self.relevance == "auto" and not self.query.strip())
+        return self.tokens.relevance != "none" and not (self.tokens.relevance == "auto" and not self.query.strip())
 
     def capturable(self, size: tuple[int, int]) -> bool:
         """Whether the allocator only launches kernels for frames of a size, so that a CUDA graph can capture it."""
-        return no_capture_because(self.allocator, size, self.patch, self.budget, dict(self.options)) is None
+        how = self.tokens
+        return no_capture_because(how.allocator, size, how.patch, how.budget, how.options) is None
 
     def score(self, texture: Texture, channels: Texture | None, box_map: Tensor | None) -> Relevance:
         """Relevance with the question, or with a map of the box that the user pointed at.
 
         channels: those that the stream keeps of this frame
         """
-        if callable(self.relevance):
-            return self.relevance(texture)
-        known = Prepared(texture, patch=self.patch)
+        if callable(self.tokens.relevance):
+            found: Relevance = self.tokens.relevance(texture)
+            return found
+        known = Prepared(texture, patch=self.tokens.patch)
         scorer = find_scorer("VideoStream", self._scorer(), self.query) if box_map is None else AttentionScorer(box_map)
         if channels is not None and hasattr(scorer, "prepare_with"):
             known.keep(scorer, scorer.prepare_with(texture, channels))
-        return known.find(self.query, scorer=scorer, balance=self.tokens.weighing(self.budget))
+        return known.find(self.query, scorer=scorer, balance=self.tokens.weighing(self.tokens.budget))
 
     def _scorer(self) -> str | Scorer:
         """The scorer or its name, with the models that were given."""
         if not self.asks:
             return "none"  # what is usually asked of pages is nothing for scenes
-        if self.relevance == "embedding" or (self.relevance == "auto" and self.encoder):
+        relevance = self.tokens.relevance
+        if relevance == "embedding" or (relevance == "auto" and self.encoder):
             return EmbeddingScorer(**self.models)
-        if self.relevance == "channels" and set(EMBEDDING_LAYERS) <= set(self.channel_names):
+        if relevance == "channels" and set(EMBEDDING_LAYERS) <= set(self.channel_names):
             return ChannelScorer(**self.models)
-        return self.relevance  # type: ignore[return-value]  # a function is called by `score`
+        return relevance
 
     def allocate(self, texture: Texture, relevance: Relevance, tokens: int) -> Allocation:
         """So many tokens by the allocator."""
-        return self.tokens.chooser(texture, relevance, budget=tokens, patch=self.patch, **self.options)
+        how = self.tokens
+        return how.chooser(texture, relevance, budget=tokens, patch=how.patch, **how.options)
+
+
+_FIELDS = {one.name for one in fields(StreamConfig)} - {"tokens"}
+_TOKEN_FIELDS = {"relevance", "balance", "finer", "patch"}

@@ -62,7 +62,7 @@ class Conversation:
         self.model, self.adapter, self.config = model, model.adapter, config
         check_watchable(model.adapter)
         self.wording = Wording(model.adapter)
-        check_count("VideoStream", "limit", config.limit, 2 * (config.budget + self.wording.longest))
+        check_count("VideoStream", "limit", config.limit, 2 * (config.tokens.budget + self.wording.longest))
         self.extent = float(max(model.adapter.grid_for(size)))
         self.memory = TokenMemory(model.adapter, config.limit + SCRATCH)
         self.encode = TokenEncoder(model.adapter, captured=model.graphs.wanted)

@@ -22,6 +22,7 @@ from torch import Tensor
 from texturevlm.ask import VLM
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.placement import Allocator
+from texturevlm.relevance.balances import find_balance
 from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.conversation import Conversation
 from texturevlm.video.layout import MomentSlots, TokenPlace
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 ANSWER_TOKENS = 64  # tokens of an answer, unless the caller says otherwise
 STATE_FORMAT = 3
 MEMORY_TENSORS = ("keys", "turned", "values", "embeds", "position", "order", "live")
-SHARED_OPTIONS = (
-    *("budget", "query", "patch", "tile", "keyframe", "hold", "flow", "rate", "fps", "limit", "refresh", "interval"),
-    *("allocator", "relevance", "options"),
-)
+SHARED_OPTIONS = ("query", "tile", "keyframe", "hold", "flow", "rate", "fps", "limit", "refresh", "interval")
+SHARED_TOKENS = ("budget", "allocator", "relevance", "patch", "options")
 SAMPLED_WEIGHTS = 64  # numbers of each parameter that name a model
 
 
@@ -202,7 +201,7 @@ class VideoStream:
         if "shown" in tensors:
             talk.shown = tensors["shown"].to(talk.memory.live.device, copy=True)
             columns: Any = {name: tensors[f"allocation.{name}"].clone() for name in COLUMNS}
-            talk.allocation = Allocation(**columns, size=self.tokens.size, patch=self.config.patch)
+            talk.allocation = Allocation(**columns, size=self.tokens.size, patch=self.config.tokens.patch)
         self.tokens.seconds, self.tokens.frames = numbers["seconds"], numbers["frames"]
         self.tokens.pending = Keyframe.FIRST
 
@@ -266,8 +265,9 @@ class VideoStream:
 def made_for(stream: VideoStream) -> dict[str, Any]:
     """What two streams must share to go on from one another's state, as JSON has it."""
     assert stream.conversation is not None
-    balance = stream.config.balance
-    options = {name: _named(getattr(stream.config, name)) for name in SHARED_OPTIONS}
+    config, balance = stream.config, find_balance("VideoStream", stream.config.tokens.balance, "none")
+    options = {name: _named(getattr(config, name)) for name in SHARED_OPTIONS}
+    options |= {name: _named(getattr(config.tokens, name)) for name in SHARED_TOKENS}
     options["balance"] = [str(number) for number in (balance.explore, balance.focus, balance.particularise)]
     options |= {"size": stream.tokens.size, "model": _model_name(stream.conversation.model)}
     table: dict[str, Any] = json.loads(json.dumps(options, default=str))

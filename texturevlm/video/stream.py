@@ -24,7 +24,14 @@ from texturevlm.channels import EMBEDDING_LAYERS, luma
 from texturevlm.check import check_share, check_size
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.placement import Allocator
+<<<<<<< HEAD
 from texturevlm.relevance import MOST_CELL, Relevance, cell_level, find_relevance
+=======
+from texturevlm.relevance import Relevance, find_relevance
+from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance.information import MOST_CELL
+from texturevlm.relevance.maps import cell_level
+>>>>>>> video2
 from texturevlm.types import Allocation, Patches, Texture
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
@@ -145,14 +152,14 @@ class TokenStream:
         self, size: tuple[int, int], budget: int = BUDGET, allocator: str | Allocator = ALLOCATOR, **options: Any
     ) -> None:
         given = self.config = StreamConfig.of(budget, allocator, options)
-        self.size, self.budget = check_size("VideoStream", size), given.budget
+        self.size, self.budget = check_size("VideoStream", size), budget
         self.rate = None if given.rate is None else Rate(given.rate, budget)
-        self.patches = HeldPatches(budget, given.patch, torch.device(given.device), self.rate)
+        self.patches = HeldPatches(budget, given.tokens.patch, torch.device(given.device), self.rate)
         self.update = make_update(given, self.size, self.patches.pixels)
         self.device, self.channels, self.texture = self.update.device, self.update.channels, self.update.texture
         self.noise = initial_noise(self.size, given.tile, self.device)
         self.carry = CarriedRelevance(self.size, given.tile, given.flow)
-        self._cell = min(cell_level(self.size, given.patch), len(self.texture.levels) - 1)
+        self._cell = min(cell_level(self.size, given.tokens.patch), len(self.texture.levels) - 1)
         self.gpu_relevance = self._make_gpu_relevance()
         captured = self.update.comparison is not None and given.capturable(self.size)
         self.choice = TokenChoice(given.allocate, budget, given.hold, captured=captured)
@@ -206,7 +213,8 @@ class TokenStream:
         carried = {*CARRIED, *EMBEDDING_LAYERS}.intersection(self.config.channel_names)
         if carried or self.update.comparison is None or not 1 <= self._cell <= MOST_CELL:
             return None
-        return GpuRelevance(self.texture, self._cell, self.config.balance, self.update.comparison)
+        balance = find_balance("VideoStream", self.config.tokens.balance, "none")
+        return GpuRelevance(self.texture, self._cell, balance, self.update.comparison)
 
     def _compare(self, image: Tensor) -> Changes:
         pending, due = self.pending, self._due()
@@ -305,7 +313,7 @@ class TokenStream:
         if needed or found.share <= MOSTLY_CHANGED:
             self.carry.move(self._grey(), found.mask)
             if self.carry.needs_refresh():
-                fresh = find_relevance(self.texture, patch=self.config.patch, relevance="none")
+                fresh = find_relevance(self.texture, patch=self.config.tokens.patch, relevance="none")
                 self.carry.refresh_untrusted(fresh)
         else:
             self._score()

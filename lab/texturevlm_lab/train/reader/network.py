@@ -40,6 +40,10 @@ _TRAINED = {
     "finer": {"96": 2.6, "273": 1.6},  # by tokens, between rows of results/reader-finer.md
     "suffix": "",  # it learned bare questions
     "answer_tokens": 160,  # characters: an address has more than 64
+    "budget": 512,
+    "allocator": "auto",
+    "relevance": "scout",
+    "turn": "auto",
 }
 _HEAD, _DROPPED = "network.", ("letter_head.", "place_head.")  # of the names in a checkpoint of `texturevlm train`
 
