@@ -8,15 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-<<<<<<< HEAD
-import torch
-from torch import Tensor
-
-from texturevlm.relevance import Relevance, normalised
-=======
 from texturevlm.rebuilding import PixelBox
+from texturevlm.relevance import Relevance, normalised
 from texturevlm.relevance.maps import Relevance, normalised
->>>>>>> video2
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part

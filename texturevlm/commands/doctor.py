@@ -4,10 +4,9 @@ import argparse
 import importlib.metadata
 import platform
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
 
@@ -155,8 +154,7 @@ def _stream(stream: "VideoStream") -> "AskConfig":
     """The config of the tokens of a frame."""
     from texturevlm.ask.config import AskConfig
 
-    relevance: Any = stream.config.relevance  # by default a name
-    return AskConfig(replace(stream.config.tokens, relevance=relevance))
+    return AskConfig(stream.config.tokens)
 
 
 def _parsed(command: str, *words: str) -> argparse.Namespace:

@@ -22,7 +22,7 @@ from torch import Tensor
 from texturevlm.ask import VLM
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.placement import Allocator
-from texturevlm.relevance.balances import find_balance
+from texturevlm.relevance import find_balance
 from texturevlm.types import COLUMNS, Allocation
 from texturevlm.video.conversation import Conversation
 from texturevlm.video.layout import MomentSlots, TokenPlace

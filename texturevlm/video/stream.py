@@ -24,14 +24,7 @@ from texturevlm.channels import EMBEDDING_LAYERS, luma
 from texturevlm.check import check_share, check_size
 from texturevlm.defaults import ALLOCATOR, BUDGET
 from texturevlm.placement import Allocator
-<<<<<<< HEAD
-from texturevlm.relevance import MOST_CELL, Relevance, cell_level, find_relevance
-=======
-from texturevlm.relevance import Relevance, find_relevance
-from texturevlm.relevance.balances import find_balance
-from texturevlm.relevance.information import MOST_CELL
-from texturevlm.relevance.maps import cell_level
->>>>>>> video2
+from texturevlm.relevance import MOST_CELL, Relevance, cell_level, find_balance, find_relevance
 from texturevlm.types import Allocation, Patches, Texture
 from texturevlm.video.carry import CarriedRelevance
 from texturevlm.video.change import Changes, Noise, NotAnImage, initial_noise, reads_marked
