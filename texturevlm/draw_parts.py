@@ -10,7 +10,6 @@ from typing import Any
 
 from texturevlm.rebuilding import PixelBox
 from texturevlm.relevance import Relevance, normalised
-from texturevlm.relevance.maps import Relevance, normalised
 from texturevlm.types import Allocation, Texture
 
 SIDE = 640  # pixels of the part
