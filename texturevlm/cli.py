@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 
 from texturevlm import __version__
 from texturevlm.commands.arguments import Commands, Parser
+from texturevlm.registry import near_miss
 
 # texturevlm/commands/NAME.py has add_NAME.
 COMMANDS = ("ask", "look", "allocate", "channels", "video", "pyramid", "corpus", "fit-codebook", "serve", "doctor")
@@ -27,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if more and options.command == "ask" and not any(word.startswith("-") for word in more):
         options.inputs += more  # images or the question behind an option
     elif more:
-        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(more)}")
+        parser = commands.choices[options.command]
+        meant = near_miss(more[0].split("=")[0], parser._option_string_actions)
+        parser.error(f"unrecognized arguments: {' '.join(more)}{meant}")
     try:
         return int(options.run(options))
     except (ValueError, OSError, ImportError) as error:  # a TypeError would be a fault of ours
