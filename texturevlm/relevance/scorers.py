@@ -204,8 +204,9 @@ def _embedding(model: str, pca: str) -> EmbeddingScorer:
 @lru_cache(maxsize=None)
 def _made(name: str) -> Scorer:
     """Scorers keep no state, so one of each is enough. A plug-in may name a class, or a scorer."""
-    make: Any = SCORERS[name]
-    return make() if callable(make) else make
+    named: Any = SCORERS[name]
+    made: Scorer = named() if callable(named) else named
+    return made
 
 
 @lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
