@@ -43,6 +43,8 @@ def _page(title: str, module: ModuleType) -> str:
     for name, member in _members(module).items():
         if inspect.ismodule(member):
             parts.append(f"## {name}\n\nA module with [a page of its own]({name}.md).\n")
+        elif isinstance(member, (int, float, str)):
+            parts.append(f"## {name}\n\n`{member!r}`\n")
         elif not callable(member):
             keys = ", ".join(f"`{key}`" for key in member)
             parts.append(f"## {name}\n\n{type(member).__name__} of: {keys}.\n")
