@@ -5,6 +5,7 @@ Only the command that was named is imported. Other packages, such as the lab, ad
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(more)}{meant}")
     try:
         return int(options.run(options))
+    except BrokenPipeError:  # who reads the output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141  # as a shell says of a program that ends by it
     except (ValueError, OSError, ImportError) as error:  # a TypeError would be a fault of ours
         if traced:
             raise
