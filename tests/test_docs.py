@@ -1,14 +1,13 @@
 """The documents name only files, modules, commands and public names that exist."""
 
 import re
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 import texturevlm
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.cli import COMMANDS, GROUP
+from texturevlm.cli import REGISTRY
 from texturevlm.commands.arguments import Parser
 from texturevlm.relevance import SCORERS
 from texturevlm_lab.commands.eval import add_eval
@@ -36,7 +35,7 @@ def without_code(text: str) -> str:
 
 
 def subcommands() -> set[str]:
-    return {*COMMANDS, *entry_points(group=GROUP).names}
+    return set(REGISTRY)
 
 
 def anchors(page: Path) -> set[str]:

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from tests.conftest import worst
-from texturevlm import Allocation, Texture, foveate, rebuild, rebuilding, resized
+from texturevlm import Allocation, Texture, foveate, rebuild, rebuilding
 from texturevlm.ops import mipmap
-from texturevlm.rebuilding import median_grey
+from texturevlm.rebuilding import median_grey, resized
 
 PHOTO = Path(__file__).parents[1] / "examples" / "photo.jpg"
 TWO_INKS = (1.0, 0.0)  # whose grey, 0.5, is neither of them, so that gaps show

@@ -8,16 +8,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.metadata import entry_points
 
 from texturevlm import __version__
-from texturevlm.commands.arguments import Commands, Parser
-from texturevlm.registry import near_miss
+from texturevlm.commands.arguments import AddCommand, Commands, Parser
+from texturevlm.registry import Registry, near_miss
 
 # texturevlm/commands/NAME.py has add_NAME.
 COMMANDS = ("ask", "look", "allocate", "channels", "video", "pyramid", "corpus", "fit-codebook", "serve", "doctor")
-GROUP = "texturevlm.commands"
+REGISTRY: Registry[AddCommand] = Registry(
+    "command",
+    "texturevlm.commands",
+    {name: "texturevlm.commands.{0}:add_{0}".format(name.replace("-", "_")) for name in COMMANDS},
+    lab=("eval", "train", "bench", "pack-pages", "pack-reader", "render-pages", "ship-scout", "ship-reader"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,32 +51,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(named: str | None) -> tuple[Parser, Commands]:
-    """The parser of the named command; of all commands if none is named, or one that does not exist."""
-    others = entry_points(group=GROUP)
-    lab = Parser(usage=argparse.SUPPRESS, add_help=False)
-    added = lab.add_subparsers(title="commands of other installed packages", metavar="COMMAND")
-    if named is None:  # only the help is wanted
-        for add in {entry.value: entry.load() for entry in others}.values():
+    """The parser of the named command; of all commands if none is named, because only the help is wanted."""
+    epilog = "Training, evaluation, benchmarks and published rivals are commands of the lab: pip install ./lab"
+    if named is None and (others := _others()):
+        lab = Parser(usage=argparse.SUPPRESS, add_help=False)
+        added = lab.add_subparsers(title="commands of other installed packages", metavar="COMMAND")
+        for add in others:
             add(added)
-    parser = Parser(
-        prog="texturevlm",
-        description="Level of detail for vision-language models.",
-        epilog=lab.format_help()
-        if others and named is None
-        else "Training, evaluation, benchmarks and published rivals are commands of the lab: pip install ./lab",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        epilog = lab.format_help()
+    described, form = "Level of detail for vision-language models.", argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="texturevlm", description=described, epilog=epilog, formatter_class=form)
     parser.add_argument("--version", action="version", version=f"texturevlm {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
-    for name in (named,) if named in COMMANDS else () if named in others.names else COMMANDS:
-        module = name.replace("-", "_")
-        getattr(import_module(f"texturevlm.commands.{module}"), f"add_{module}")(commands)
-    if named is not None and named not in COMMANDS:  # all of them if nobody has the named one, for the message
-        named_ones = others.select(name=named) or others
-        for add in {entry.value: entry.load() for entry in named_ones}.values():
-            add(commands)
+    try:
+        for name in COMMANDS if named is None else (named,):
+            REGISTRY.find("texturevlm", name)(commands)
+    except (ValueError, ImportError) as error:
+        parser.error(str(error).removeprefix("texturevlm: "))
     return parser, commands
+
+
+def _others() -> list[AddCommand]:
+    """What adds the commands of other packages; one that fails to load is named and left out."""
+    found: dict[AddCommand, None] = {}
+    for name in REGISTRY:
+        try:
+            found |= {} if name in COMMANDS else {REGISTRY[name]: None}
+        except ImportError as error:
+            print(f"note: {error}", file=sys.stderr)
+    return list(found)
 
 
 if __name__ == "__main__":

@@ -286,7 +286,7 @@ def test_a_size_that_comes_again_is_chosen_for_by_a_graph_and_the_choice_is_the_
             torch.testing.assert_close(getattr(ours.given, name), getattr(theirs.given, name))
         torch.testing.assert_close(ours.relevance.mass, theirs.relevance.mass)
         assert ours.relevance.scorer == theirs.relevance.scorer
-        graphs = list(replayed._choice._kept.values())
+        graphs = list(replayed._choice.kept.values())
         assert len(graphs) == (turn > 0) and all(one.reason is None for one in graphs)
 
 

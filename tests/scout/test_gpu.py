@@ -9,6 +9,7 @@ from tests.conftest import poison, worst
 from tests.scout.networks import shipped
 from texturevlm.cuda.graph import Replay
 from texturevlm.ops import backend
+from texturevlm.placement import TokenConfig
 from texturevlm.placement.captured import CompiledChooser, compile
 from texturevlm.scout import Question, encode, load_scout
 from texturevlm.types import Texture
@@ -110,7 +111,7 @@ def test_one_graph_for_an_image_and_any_question(page):
     image = page.levels[0]
     size = (image.shape[2], image.shape[3])
     captured = compile(size, 273, "auto", relevance="scout")
-    plain = CompiledChooser(273, "auto", patch=32, relevance="scout", graphs=0)
+    plain = CompiledChooser(TokenConfig(273, "auto", "scout"), 0)
     chosen = []
     for question in (TOTAL, OTHER):
         got, wanted = captured(image, question), plain(image, question)

@@ -29,7 +29,7 @@ def moving(count):
 
 
 def shown(frames, budget, **options):
-    kept = keep_moments(timed(frames)).moments()
+    kept = keep_moments(timed(frames)).moments
     return choose_clip(kept, how=TokenConfig(budget=budget, **options))
 
 
@@ -70,7 +70,7 @@ def test_where_everything_changes_tokens_go_to_moments():
 
 
 def test_moments_are_spread_over_time():
-    kept = keep_moments(timed(as_bytes(scene(SIZE, seed=index) for index in range(80)))).moments()
+    kept = keep_moments(timed(as_bytes(scene(SIZE, seed=index) for index in range(80)))).moments
     times = [one.time for one in thinned(kept, 8)]
     gaps = [after - before for before, after in pairwise(times)]
     assert len(times) == 8 and times[0] == 0 and times[-1] >= 38
@@ -81,7 +81,7 @@ def test_what_was_seen_before_counts_less():
     """Between two scenes that alternate, a third is kept."""
     a, b, c = (as_bytes([scene(SIZE, seed=seed)])[0] for seed in range(3))
     order = [a, a, b, b] * 6 + [c, c] + [a, a, b, b] * 6
-    kept = keep_moments(timed(order)).moments()
+    kept = keep_moments(timed(order)).moments
     assert 12.0 in [one.time for one in thinned(kept, 4)]  # when c is shown
 
 
@@ -102,12 +102,12 @@ def test_memory_does_not_grow_with_the_length(monkeypatch):
 
     found = keep_moments(frames())
     assert most <= 4  # frames that are open; kept ones are stacked
-    assert len(found.kept) == 6
-    assert found.kept[-1].time == 199.0
+    assert len(found.moments) == 6
+    assert found.moments[-1].time == 199.0
 
 
 def test_moments_hold_bytes_of_their_frames():
-    (moment,) = keep_moments(timed(as_bytes([scene(SIZE)] * 3))).moments()
+    (moment,) = keep_moments(timed(as_bytes([scene(SIZE)] * 3))).moments
     assert moment.frames.dtype == torch.uint8 and moment.frames.shape == (2, 3, *SIZE)
 
 
@@ -131,8 +131,8 @@ def test_no_moment_is_refused():
 
 def test_a_video_that_lies_on_its_side_is_turned_upright(monkeypatch):
     frames = moving(6)
-    wanted = keep_moments(timed(frames)).moments()
-    lying = keep_moments(timed([frame.rot90(-1, (1, 2)) for frame in frames])).moments()
+    wanted = keep_moments(timed(frames)).moments
+    lying = keep_moments(timed([frame.rot90(-1, (1, 2)) for frame in frames])).moments
     angles = iter([90.0, 0.0, 90.0])
     monkeypatch.setattr(clip, "find_turn", lambda texture: next(angles))
     for turn in (90.0, "auto"):  # auto: what most moments say

@@ -63,17 +63,17 @@ def test_a_model_writes_captions(tmp_path, capsys, monkeypatch):
 
 
 def test_an_error_of_the_drawing_is_raised():
-    from texturevlm.video.picture import Background
+    from texturevlm.video.picture import background
 
     def fail(number):
         if number == 1:
             raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="the disk is full"), Background(fail) as draw:
+    with pytest.raises(OSError, match="the disk is full"), background(fail) as draw:
         for number in range(50):
             draw(number)
     done = []
-    with Background(done.append) as work:
+    with background(done.append) as work:
         for number in range(9):
             work(number)
     assert done == list(range(9))

@@ -30,7 +30,7 @@ def test_what_is_carried_lands_where_the_thing_went():
     old, new = (luma(with_box(ground, x, 30, side=32)) for x in (40, 46))
     mark = torch.zeros(1, 1, *SIZE)
     mark[..., 30:62, 40:72] = 1
-    carried = find_flow(old, new).carry(mark)[0, 0]
+    carried = warp(mark, find_flow(old, new).vector)[0, 0]
     assert carried[34:58, 50:74].mean() > 0.9 and carried[34:58, 36:44].mean() < 0.3
 
 

@@ -102,7 +102,7 @@ class VideoPrompts:
     def _group(self, video: Any, question: str, budget: int) -> list[View]:
         source = open_video(video, fps=self.fps)
         fps = min(self.fps, source.fps)
-        moments = keep_moments(source, together=self.adapter.moments).moments()
+        moments = keep_moments(source, together=self.adapter.moments).moments
         moments, _ = upright_moments(moments, self.how.turn)
         shown = choose_clip(moments, question, replace(self.how, budget=budget))
         levels = self.adapter.trained.levels

@@ -281,7 +281,7 @@ class VideoSession:
     def keep(self, source: FrameSource, together: int) -> None:
         """Keep the moments that are worth showing. together: frames per moment"""
         kept = keep_moments(source, together=together)
-        self.moments, self.seconds = kept.moments(), kept.seconds + 1 / self.fps
+        self.moments, self.seconds = kept.moments, kept.seconds + 1 / self.fps
         self._upright: tuple[float | str, tuple[list[Moment], Frame]] = 0.0, upright_moments(self.moments, 0.0)
 
     def upright(self, turn: float | str) -> tuple[list[Moment], Frame]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from texturevlm.types import Texture
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+AddCommand = Callable[["argparse._SubParsersAction[Parser]"], object]
 Run = Callable[[argparse.Namespace], int]
 MOST_ERRORS = 5  # pages that are named
 BALANCES = ("even", "learned")

@@ -74,7 +74,7 @@ def _drawn(
     returns the cost of each frame, the duration of the video and of the work in seconds, and the failures
     """
     from texturevlm.progress import Progress
-    from texturevlm.video.picture import Background, StreamPicture, write_video
+    from texturevlm.video.picture import StreamPicture, background, write_video
 
     frames = islice(source, options.limit)
     if (first := next(frames, None)) is None:
@@ -91,7 +91,7 @@ def _drawn(
         def show(step: "Step", image: Any, caption: str) -> None:
             write(picture.draw(step, image, caption))
 
-        with Background(show) as draw:  # drawing and encoding take longer than the stream
+        with background(show) as draw:  # drawing and encoding take longer than the stream
             for index, frame in enumerate(chain([first], frames)):
                 started = time.perf_counter()
                 try:

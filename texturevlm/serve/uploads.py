@@ -116,7 +116,7 @@ class Video(Upload):
         return open_video(frames, seconds=self.limits.video_seconds)
 
     def check(self, stop: Stop) -> None:
-        self.moments = keep_moments(self.source(stop), together=1).moments()
+        self.moments = keep_moments(self.source(stop), together=1).moments
         if not self.moments:
             raise ApiError(400, "the video has no frame that can be read")
 

@@ -42,6 +42,11 @@ MANY, LONG = 0.02, 8  # untrusted cells are refreshed at this share of cells, or
 BOX_ROUNDS = 2  # the motion is read where the box will be, which is known only after a first round
 MAX_GROWTH = 0.2  # of a side, per frame
 MIN_SIDE = 2.0  # cells
+CARRIED_MAPS = {  # channel: the map that it shows
+    "fixation_history": "history",
+    "previous_saliency": "saliency",
+    "previous_attention": "attention",
+}
 FindVectors = Callable[[Tensor, Tensor], Tensor]  # two frames as for `find_flow` → (1, 2, h, w), backward
 
 
@@ -50,10 +55,6 @@ class Flow(NamedTuple):
 
     vector: Tensor  # (1, 2, h, w), x then y, in cells
     trusted: Tensor  # (1, h, w) bool
-
-    def carry(self, maps: Tensor, *, mode: str = "bilinear") -> Tensor:
-        """Maps (1, C, h, w) of the old frame, warped to the new one."""
-        return warp(maps, self.vector, mode=mode)
 
 
 def find_flow(old: Tensor, new: Tensor, *, method: str | FindVectors = "lucas_kanade") -> Flow:
@@ -200,18 +201,18 @@ class CarriedRelevance:
         changed = tiles_on_cells(mask, self.tile, self.size, (grey.shape[2], grey.shape[3]))
         flow = Flow(found.vector.where(changed, 0.0), found.trusted | ~changed)
         old = self.relevance
-        smooth = flow.carry(torch.stack([old.mass, old.legible_scale], 1))
+        smooth = warp(torch.stack([old.mass, old.legible_scale], 1), flow.vector)
         mass = _normalised(smooth[:, 0])
         if self.box is not None:
             self.box = follow_box(self.box, flow)
             inside = box_coverage(self.box, old.grid)
             outside = _normalised(mass * (1 - inside))
             mass = _normalised(BOX_SHARE * _normalised(inside) + (1 - BOX_SHARE) * outside)
-        ink = flow.carry(old.ink[:, None].to(old.mass), mode="nearest")[:, 0] > 0.5
+        ink = warp(old.ink[:, None].to(old.mass), flow.vector, mode="nearest")[:, 0] > 0.5
         self.relevance = replace(old, mass=mass, legible_scale=smooth[:, 1], ink=ink)
         self.maps["history"] = self.maps["history"] * FADE
-        self.maps = {name: flow.carry(known) for name, known in self.maps.items()}
-        untrusted = flow.carry(self.untrusted[:, None], mode="nearest")[:, 0]
+        self.maps = {name: warp(known, flow.vector) for name, known in self.maps.items()}
+        untrusted = warp(self.untrusted[:, None], flow.vector, mode="nearest")[:, 0]
         self.untrusted = torch.where((untrusted > 0) | ~flow.trusted, untrusted + 1, 0.0)
         self.grey = grey.clone()
 
@@ -244,15 +245,9 @@ class CarriedRelevance:
             return {}
         mass = self.relevance.mass
         found = {"previous_relevance": mass / mass.amax().clamp(min=1e-30)}
-        for name, key in (
-            ("fixation_history", "history"),
-            ("previous_saliency", "saliency"),
-            ("previous_attention", "attention"),
-        ):
-            if key in self.maps:
-                found[name] = self.maps[key][:, 0]
+        found |= {name: self.maps[key][:, 0] for name, key in CARRIED_MAPS.items() if key in self.maps}
         if embeddings and "embedding" in self.maps:
-            found |= {name: self.maps["embedding"][:, index] for index, name in enumerate(EMBEDDING_LAYERS)}
+            found |= dict(zip(EMBEDDING_LAYERS, self.maps["embedding"].unbind(1)))
         return found
 
     def read_channels(self, channels: StreamChannels) -> None:

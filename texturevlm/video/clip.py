@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,51 +68,24 @@ def changed_tiles(means: Tensor, shown: Tensor) -> Tensor:
     return largest_per_tile(means - shown, MOMENT_TILE // MEAN_BLOCK).amax(0) > 255 * CHANGED
 
 
-class VideoMoments:
-    """The moments of frames that are given one by one.
+class KeptMoments(NamedTuple):
+    """The moments of a video that are worth showing, in order, and the time of its last frame in seconds."""
 
-    together: frames per moment, as the model reads them
-    most:     moments that are kept; fewer if their frames are large
-    """
-
-    def __init__(self, *, together: int = 2, most: int = MOST_MOMENTS) -> None:
-        self.together = check_count("clip", "together", together, 1)
-        self.most = check_count("clip", "most", most, 1)
-        self.kept: list[Moment] = []
-        self.seconds = 0.0  # time of the last frame
-        self._open: list[Tensor] = []
-        self._begun = 0.0
-
-    def add(self, frame: Tensor, time: float) -> None:
-        """frame: (3, H, W) bytes; time: in seconds"""
-        if not self._open:
-            self._begun = time
-        self._open.append(frame)
-        self.seconds = time
-        if len(self._open) == self.together:
-            self._close()
-
-    def moments(self) -> list[Moment]:
-        """Those that are worth showing, in order; at least one if any frame was given."""
-        if self._open:
-            self._close()
-        return list(self.kept)
-
-    def _close(self) -> None:
-        new, self._open = Moment.of(self._open, self._begun, self.together), []
-        if self.kept and not changed_tiles(new.means, self.kept[-1].means[-1]).any():
-            return
-        self.kept.append(new)
-        limit = max(FEWEST_MOMENTS, MOST_BYTES // new.frames.numel())
-        self.kept = thinned(self.kept, min(self.most, limit))
+    moments: list[Moment]
+    seconds: float
 
 
-def keep_moments(frames: Iterable[tuple[Tensor, float]], *, together: int = 2) -> VideoMoments:
-    """Read a video to its end: (3, H, W) bytes and seconds each."""
-    found = VideoMoments(together=together)
-    for image, time in frames:
-        found.add(image, time)
-    return found
+def keep_moments(frames: Iterable[tuple[Tensor, float]], *, together: int = 2) -> KeptMoments:
+    """Read a video to its end: (3, H, W) bytes and seconds each. together: frames per moment"""
+    check_count("clip", "together", together, 1)
+    kept, given, seconds = list[Moment](), iter(frames), 0.0
+    while some := list(islice(given, together)):
+        seconds = some[-1][1]
+        new = Moment.of([image for image, _ in some], some[0][1], together)
+        if not kept or changed_tiles(new.means, kept[-1].means[-1]).any():
+            limit = max(FEWEST_MOMENTS, MOST_BYTES // new.frames.numel())
+            kept = thinned([*kept, new], min(MOST_MOMENTS, limit))
+    return KeptMoments(kept, seconds)
 
 
 def thinned(moments: list[Moment], most: int) -> list[Moment]:

@@ -246,12 +246,8 @@ class VideoStream:
     def _begin(self) -> tuple[int, int]:
         """Open the source; returns the size of its frames."""
         assert self.source is not None
-        frames: Iterator[Frame]
-        if self.source.live:
-            self._latest = LatestFrames(self.source)
-            frames = iter(self._latest)
-        else:
-            frames = iter(self.source)
+        self._latest = LatestFrames(self.source) if self.source.live else None
+        frames = iter(self._latest or self.source)
         first = next(frames)  # a source without a frame says so
         self._frames = chain([first], frames)
         return first.image.shape[1], first.image.shape[2]

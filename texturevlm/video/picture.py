@@ -10,13 +10,11 @@ from __future__ import annotations
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from queue import Queue
-from threading import Thread
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -107,37 +105,20 @@ def write_video(path: Path, size: tuple[int, int], fps: float) -> Iterator[Calla
 MOST_WAITING = 2  # things that wait; more make the giver wait
 
 
-class Background:
-    """Calls `work` with each tuple of arguments that it is given; leaving the context waits until all are done."""
+@contextmanager
+def background(work: Callable[..., None]) -> Iterator[Callable[..., None]]:
+    """Gives a function that has `work` done in another thread, call by call; the end waits until all is done.
 
-    def __init__(self, work: Callable[..., None]) -> None:
-        self.work = work
-        self._waiting: Queue[tuple[Any, ...] | None] = Queue(MOST_WAITING)
-        self._failed: BaseException | None = None
-        self._thread = Thread(target=self._run, name="texturevlm-background", daemon=True)
+    What goes wrong is raised where later work is given, or at the end.
+    """
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1, "texturevlm-background") as thread:
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        def give(*arguments: Any) -> None:
+            while len(waiting) > MOST_WAITING or (waiting and waiting[0].done()):
+                waiting.popleft().result()
+            waiting.append(thread.submit(work, *arguments))
 
-    def __call__(self, *arguments: Any) -> None:
-        """Give work; raises what went wrong with earlier work."""
-        if self._failed is not None:
-            raise self._failed
-        self._waiting.put(arguments)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-        if error is None and self._failed is not None:
-            raise self._failed
-
-    def _run(self) -> None:
-        while (arguments := self._waiting.get()) is not None:
-            if self._failed is None:
-                try:
-                    self.work(*arguments)
-                except BaseException as error:  # raised where work is given
-                    self._failed = error
+        yield give
+        for given in waiting:
+            given.result()

@@ -29,7 +29,7 @@ export function python(image, request, plan, clip) {
   const text = JSON.stringify; // of texts and numbers: Python reads it alike
   const beginning = `import texturevlm as tv\nfrom texturevlm.placement import Finer, TokenConfig\n`;
   const how = `\nhow = ${plan.how}\n`;
-  const moments = `moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments()\n`;
+  const moments = `moments = keep_moments(open_video(${text(image.name)}, fps=2.0), together=1).moments\n`;
   const reading = "from texturevlm.video import choose_clip, keep_moments, open_video, upright_moments\n";
   if (clip) return `${beginning}${reading}${how}${moments}moments, frame = upright_moments(moments, how.turn)
 for shown in choose_clip(moments, ${text(request.question)}, how):
