@@ -5,7 +5,7 @@ columns together, so they are shown as they are.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -43,10 +43,12 @@ def _page(title: str, module: ModuleType) -> str:
     for name, member in _members(module).items():
         if inspect.ismodule(member):
             parts.append(f"## {name}\n\nA module with [a page of its own]({name}.md).\n")
-        elif isinstance(member, Mapping):
+        elif isinstance(member, (int, float, str)):
+            parts.append(f"## {name}\n\n`{member!r}`\n")
+        elif not callable(member):
             keys = ", ".join(f"`{key}`" for key in member)
             parts.append(f"## {name}\n\n{type(member).__name__} of: {keys}.\n")
-        elif callable(member):  # constants are for other rooms
+        else:
             parts += _described(name, member, "##")
     return "\n".join(parts)
 

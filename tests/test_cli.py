@@ -193,6 +193,16 @@ def test_the_module_runs_as_a_program():
     assert torch.__version__ in done.stdout
 
 
+def test_a_reader_that_stops_is_no_mistake():
+    reading, writing = os.pipe()
+    os.close(reading)
+    found = subprocess.run(
+        [sys.executable, "-u", "-m", "texturevlm.cli", "doctor"], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (found.returncode, found.stderr) == (141, "")
+
+
 def test_a_mistake_reaches_the_shell_as_status_2():
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "texturevlm.cli", "look", "/nowhere/page.png"]

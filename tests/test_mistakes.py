@@ -9,6 +9,7 @@ import torch
 import texturevlm as tv
 from tests.test_cli import PHOTO, status
 from texturevlm.channels import build as build_channels
+from texturevlm.draw import draw
 from texturevlm.rebuilding import resized
 from texturevlm.relevance import find_relevance, prepare
 
@@ -128,3 +129,26 @@ def test_an_unknown_device_is_one_short_line(capsys):
     assert capsys.readouterr().err == (
         "texturevlm allocate: device must be one of torch's, such as cpu, cuda or cuda:1, got 'tpu'\n"
     )
+
+
+def test_wrong_parts_of_a_config_are_named(texture):
+    with pytest.raises(TypeError, match=r"place: finer must be a Finer, got 2"):
+        tv.place(texture, "a", tv.TokenConfig(8, relevance="none", finer=2))
+    with pytest.raises(TypeError, match=r"place: options must be a mapping of the allocator's options, got 'even'"):
+        tv.place(texture, "a", tv.TokenConfig(8, relevance="none", options="even"))
+    with pytest.raises(TypeError, match=r"got 'overveiw' \(did you mean overview\?\)"):
+        tv.place(texture, "a", tv.TokenConfig(8, relevance="none", options={"overveiw": 0.5}))
+
+
+def test_a_misspelled_scorer_or_option_is_told_what_was_meant(texture, capsys):
+    with pytest.raises(ValueError, match=r"relevance must be one of .*, got 'scuot' \(did you mean scout\?\)"):
+        tv.choose_tokens(texture, "a", relevance="scuot")
+    assert status("look", str(PHOTO), "--bugdet", "8") == 2
+    assert "unrecognized arguments: --bugdet 8 (did you mean --budget?)" in capsys.readouterr().err
+
+
+def test_a_placement_is_short_in_words_and_drawn_among_others(texture):
+    placement = tv.place(texture, "", tv.TokenConfig(4, relevance="none"))
+    assert repr(placement) == "Placement(4 tokens of 48×64, by none)"
+    with pytest.raises(TypeError, match=r"draw: placements must be a sequence of Placements, .* got Placement"):
+        draw(placement)

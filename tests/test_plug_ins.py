@@ -34,6 +34,11 @@ class Corner:
         query = torch.zeros(prepared, *maps.grid)
         query[:, 0, 0] = 1.0
         return (query if question else None), maps
+
+made = Corner()
+
+class Nameless:
+    prepare = score = None
 """
 FAMILY = """
 import transformers
@@ -54,6 +59,8 @@ sparse = stranger:sparse
 
 [texturevlm.scorers]
 corner = stranger:Corner
+made = stranger:made
+nameless = stranger:Nameless
 
 [texturevlm.families]
 stranger_vl = stranger_vl:StrangerFamily
@@ -97,6 +104,14 @@ def test_both_are_used_by_choose_tokens_and_compile(stranger, image, by):
     assert len(shared) == 2 and find_relevance(texture, "where?", relevance=how[1]).mass[0, 0, 0] > 0.85
     look = tv.compile((96, 128), 20, patch=16, device="cpu", **given)
     assert torch.equal(look(image, "where?").allocation.centre, wanted.centre)
+
+
+def test_an_entry_point_of_scorers_may_be_a_scorer_and_must_make_one(stranger, image):
+    texture = tv.Texture(image)
+    ours, theirs = (tv.choose_tokens(texture, "a", budget=8, relevance=name) for name in ("corner", "made"))
+    assert torch.equal(ours.centre, theirs.centre)
+    with pytest.raises(TypeError, match=r"choose_tokens: relevance 'nameless' must be a scorer .*, which has no name"):
+        tv.choose_tokens(texture, "a", budget=8, relevance="nameless")
 
 
 def test_their_names_are_used_by_commands_corpora_and_streams(stranger, image, tmp_path, capsys):

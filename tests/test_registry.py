@@ -17,8 +17,8 @@ def things(**options):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Another package that adds two things, one of which cannot be imported, and tries to replace one of ours."""
-    points = {"their": "math:floor", "broken": "no_such_module:thing", "one": "math:ceil"}
+    """Another package that adds three things, two of which cannot be loaded, and tries to replace one of ours."""
+    points = {"their": "math:floor", "broken": "no_such_module:thing", "gone": "math:sqrrt", "one": "math:ceil"}
     looked_up = []
 
     def plug_ins(group):
@@ -40,9 +40,11 @@ def test_another_package_adds_names_and_replaces_none(installed):
     import math
 
     assert things().find("test", "their") is math.floor and things()["their"] is math.floor
-    assert things()["one"] is len and list(things()) == ["one", "far", "their", "broken"] and len(things()) == 4
+    assert things()["one"] is len and list(things()) == ["one", "far", "their", "broken", "gone"] and len(things()) == 5
     with pytest.raises(ImportError, match=r"test: thing 'broken' \(no_such_module:thing\) fails to load: No module"):
         things().find("test", "broken")
+    with pytest.raises(ImportError, match=r"test: thing 'gone' \(math:sqrrt\) fails to load: module 'math' has no"):
+        things().find("test", "gone")
 
 
 def test_an_object_stands_in_the_place_of_a_name():

@@ -11,6 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from texturevlm.registry import near_miss
+
 
 def check_shapes(function: str, **arguments: tuple[Tensor, str]) -> dict[str, int]:
     """Check each tensor against its pattern and all tensors against each other; return the sizes by letter.
@@ -97,7 +99,8 @@ def check_choice(function: str, name: str, value: str, known: Iterable[str]) -> 
     """One of the known names; the error lists them."""
     known = list(known)
     if value not in known:
-        raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
+        meant = near_miss(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r:.80}{meant}")
     return value
 
 

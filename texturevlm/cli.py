@@ -5,12 +5,13 @@ Only the command that was named is imported. Other packages, such as the lab, ad
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from texturevlm import __version__
 from texturevlm.commands.arguments import AddCommand, Commands, Parser
-from texturevlm.registry import Registry
+from texturevlm.registry import Registry, near_miss
 
 # texturevlm/commands/NAME.py has add_NAME.
 COMMANDS = ("ask", "look", "allocate", "channels", "video", "pyramid", "corpus", "fit-codebook", "serve", "doctor")
@@ -31,9 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if more and options.command == "ask" and not any(word.startswith("-") for word in more):
         options.inputs += more  # images or the question behind an option
     elif more:
-        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(more)}")
+        parser = commands.choices[options.command]
+        meant = near_miss(more[0].split("=")[0], parser._option_string_actions)
+        parser.error(f"unrecognized arguments: {' '.join(more)}{meant}")
     try:
         return int(options.run(options))
+    except BrokenPipeError:  # who reads the output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141  # as a shell says of a program that ends by it
     except (ValueError, OSError, ImportError) as error:  # a TypeError would be a fault of ours
         if traced:
             raise

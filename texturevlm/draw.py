@@ -76,6 +76,9 @@ def draw(placements: Sequence[Placement], titles: str | Sequence[str] = "") -> I
 
     titles: one for all, or one per placement
     """
+    if not isinstance(placements, Sequence):
+        got = type(placements).__name__
+        raise TypeError(f"draw: placements must be a sequence of Placements, such as answer.placements, got {got}")
     each = [titles] * len(placements) if isinstance(titles, str) else titles
     drawn = [
         question_picture(placed.picture.texture, placed.allocation, placed.relevance, title)

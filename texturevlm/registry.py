@@ -113,6 +113,6 @@ class Registry(Mapping[str, T], Generic[T]):
         point = plug_ins(self.group)[name] if known is None else EntryPoint(name, known, self.group)
         try:
             found: T = point.load()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:  # no such module, or nothing of that name in it
             raise ImportError(f"{function}: {self.argument} {name!r} ({point.value}) fails to load: {error}") from error
         return found

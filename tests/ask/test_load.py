@@ -45,6 +45,19 @@ def test_a_folder_is_loaded_and_asked(folder):
     assert not any(parameter.requires_grad for parameter in model.model.parameters())
 
 
+def test_every_field_of_a_token_config_is_an_option_for_every_question(tmp_path):
+    path = saved("qwen3_vl", tmp_path)
+    given = {"balance": "learned", "options": {"overview": 0.5}}
+    loaded = tv.load_vlm(path, budget=9, relevance="none", device="cpu", **given)
+    for model in (loaded, tv.VLM(*models.built("qwen3_vl"), budget=9, relevance="none", **given)):
+        assert model.config.tokens.balance == "learned" and model.config.tokens.options == {"overview": 0.5}
+        assert model.config_for(balance="even").tokens.balance == "even"
+    with pytest.raises(ValueError, match=r"load_vlm: balance must be one of even, learned, got 'learnd' \(did you"):
+        tv.load_vlm(path, balance="learnd")
+    with pytest.raises(TypeError, match=r"load_vlm: options must be .* got balence \(did you mean balance\?\)"):
+        tv.load_vlm(path, balence="even")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
 def test_dtype_is_obeyed(tmp_path, dtype):
     model = tv.load_vlm(saved("qwen3_vl", tmp_path), budget=9, relevance="none", dtype=dtype, device="cpu")

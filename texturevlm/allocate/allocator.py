@@ -11,7 +11,7 @@ from texturevlm.allocate.cells import Array, Cells
 from texturevlm.allocate.footprints import Boxes, allocation_of, use_all
 from texturevlm.check import check_count, check_share
 from texturevlm.defaults import BUDGET, PATCH
-from texturevlm.registry import Registry
+from texturevlm.registry import Registry, near_miss
 from texturevlm.relevance import Relevance
 from texturevlm.types import Allocation, Texture
 
@@ -89,7 +89,7 @@ def _checked(source: Callable[..., Any], choose: Callable[..., Allocation], capt
         check_count(name, "patch", patch, 1)
         if unknown := [option for option in given if option not in options]:
             known = f"options are {', '.join(options)}" if options else "there are no options"
-            raise TypeError(f"{name}: {known}, got {unknown[0]!r}")
+            raise TypeError(f"{name}: {known}, got {unknown[0]!r}{near_miss(unknown[0], options)}")
         for option in _SHARES & given.keys():
             check_share(name, option, given[option])
         if not 0 < given.get("even", 1.0) < float("inf"):

@@ -38,7 +38,7 @@ from texturevlm.vlm.adapter import ATTRIBUTE
 from texturevlm.vlm.hook import hooks_of
 from texturevlm.vlm.prompts import is_conversation
 
-LOADING = (*SAVED, "device", "dtype", "tokens", "looks", "captured")
+LOADING = (*TOKENS, "device", "dtype", "tokens", "looks", "captured")
 CONFIGURED = ("tokens", *OPTIONS, *TOKENS)  # options of `load_vlm` and `ask` that an AskConfig holds
 OWN = ("stream", "return_details", "fps", "seconds", "rate", *CONFIGURED)  # of `ask`, and not of `generate`
 SESSIONS: Any = (ImageSession, VideoSession)
@@ -86,6 +86,7 @@ class VLM:
         self.processor = processor
         self.adapter = hooked(self.model, processor).beside(processor.processor)
         usual = AskConfig(processor.config_for(1), fine_pages=self.adapter.trained.fine_pages or FINE_PAGES)
+        self._placed = {name: asked[name] for name in TOKENS if asked.get(name) is not None}  # no processor has these
         self._config = usual.given("VLM", asked, hooks)
         self._config.for_hooks("VLM").check("VLM", self.model.config)
         for hook in self._config.hooks:
@@ -100,7 +101,7 @@ class VLM:
         """How the model is asked unless `ask` says otherwise; the processor's own options may have been set since."""
         tokens = self.processor.config_for(1)
         relevance = self._config.tokens.relevance if self._config.looks == 2 else tokens.relevance
-        return replace(self._config, tokens=replace(tokens, relevance=relevance, options=self._config.tokens.options))
+        return replace(self._config, tokens=replace(tokens, relevance=relevance, **self._placed))
 
     @property
     def budget(self) -> int:
@@ -388,20 +389,21 @@ def load_vlm(
     captured:  whether choosing, the vision tower, the prefill and decoding are captured as graphs (Qwen, one image),
                which makes the first question slower; by default on a GPU
     hooks:     what changes the model while it runs (`vlm.ModelHook`)
-    options:   by which installed hooks are asked for, with the lab reduce, keep (docs/rivals.md), attention and
-               tower_attention (docs/attention.md); or of transformers' `from_pretrained`: device_map,
-               attn_implementation, quantization_config, revision, …; code from the hub is not run unless
-               trust_remote_code says so
+    options:   the other fields of TokenConfig (balance, options, …); those by which installed hooks are asked for, with
+               the lab reduce, keep (docs/rivals.md), attention and tower_attention (docs/attention.md); or of
+               transformers' `from_pretrained`: device_map, attn_implementation, quantization_config, revision, …; code
+               from the hub is not run unless trust_remote_code says so
     budget, allocator, relevance and turn are those of the TextureProcessor that was saved beside the model, if there
     is one; else the package's defaults.
     """
     given = {"budget": budget, "allocator": allocator, "relevance": relevance, "turn": turn}
     given = {name: value for name, value in given.items() if value is not None}
     others = [name for name in options if name not in HUB_OPTIONS]
+    placed = {name: options.pop(name) for name in TOKENS if name in options}
     own_hooks = hooks_of("load_vlm", {name: options.pop(name) for name in others if HOOKS.knows(name)}, hooks)
 
     def config(settings: Mapping[str, Any]) -> AskConfig:
-        asked = {**settings, **given, "tokens": tokens, "looks": looks}
+        asked = {**settings, **given, **placed, "tokens": tokens, "looks": looks}
         return AskConfig(TokenConfig()).given("load_vlm", asked, own_hooks).for_hooks("load_vlm")
 
     config({}).check("load_vlm")  # before slow work
@@ -414,4 +416,4 @@ def load_vlm(
     config(settings).check("load_vlm", found.config)
     network, processor = found.load()
     processor = attach(network, processor, **{**settings, **given})
-    return VLM(network, processor, tokens=tokens, looks=looks, captured=captured, hooks=own_hooks)
+    return VLM(network, processor, tokens=tokens, looks=looks, captured=captured, hooks=own_hooks, **placed)

@@ -54,6 +54,12 @@ class TokenConfig:
         ALLOCATORS.find(function, self.allocator)
         check_relevance(function, self.relevance)
         find_balance(function, self.balance, "")
+        if not isinstance(self.finer, Finer):
+            raise TypeError(f"{function}: finer must be a Finer, got {self.finer!r:.80}")
+        if not isinstance(self.options, Mapping):
+            raise TypeError(
+                f"{function}: options must be a mapping of the allocator's options, got {self.options!r:.80}"
+            )
         turn = check_turn(function, self.turn)
         return self if turn == self.turn else replace(self, turn=turn)
 

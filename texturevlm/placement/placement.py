@@ -55,6 +55,10 @@ class Placement:
     weight: Tensor | None = None
     pixels: Tensor | None = None
 
+    def __repr__(self) -> str:
+        height, width = self.picture.frame.given
+        return f"Placement({self.tokens} tokens of {height}×{width}, by {self.relevance.scorer})"
+
     @cached_property
     def allocation(self) -> Allocation:
         """The footprints in the texture as a model reads them: those in regions are turned with their text."""

@@ -191,7 +191,8 @@ def find_scorer(function: str, relevance: str | Scorer, question: str | Question
         return _embedding(model, str(pca))
     if relevance == "auto":
         relevance = "scout" if isinstance(question, Question) or terms(question) else "prior"
-    return _made(relevance)
+    made: Scorer = check_relevance(function, _made(relevance), argument=f"relevance {relevance!r}")
+    return made
 
 
 @lru_cache(maxsize=2)  # models are large
@@ -202,8 +203,10 @@ def _embedding(model: str, pca: str) -> EmbeddingScorer:
 
 @lru_cache(maxsize=None)
 def _made(name: str) -> Scorer:
-    """Scorers keep no state, so one of each is enough."""
-    return SCORERS[name]()
+    """Scorers keep no state, so one of each is enough. A plug-in may name a class, or a scorer."""
+    named: Any = SCORERS[name]
+    made: Scorer = named() if callable(named) else named
+    return made
 
 
 @lru_cache(maxsize=None)  # never dropped: graphs read it at every replay
