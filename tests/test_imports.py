@@ -20,7 +20,6 @@ LAYERS = [
     {"registry"},
     {"text"},
     {"progress"},
-    {"journal"},
     {"cuda"},
     {"ops"},
     {"staging"},
