@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 LAYERS = [
     {"defaults"},
     {"paths"},
+    {"extras"},
     {"pdfium"},
     {"check"},
     {"registry"},

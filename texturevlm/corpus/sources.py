@@ -24,6 +24,7 @@ from texturevlm.corpus.decode import Pixels, pixel_digest, to_bytes
 from texturevlm.corpus.ledger import Entry, Unit
 from texturevlm.corpus.recipe import UNIT
 from texturevlm.corpus.store import Store, key_hash, listed
+from texturevlm.extras import extra
 from texturevlm.paths import IMAGE_SUFFIXES, is_url
 
 LIST_SUFFIXES = (".txt", ".lst", ".jsonl")
@@ -134,11 +135,7 @@ def _of_files(source: str, suffixes: tuple[str, ...]) -> Iterator[Entry]:
 
 def _row_groups(files: Iterator[Entry]) -> Iterator[Entry]:
     """Row groups of files, as many to an entry as make up a unit's images. A file that cannot be read is one entry."""
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError("corpus: parquet needs the extra corpus: pip install 'texturevlm[corpus]'") from None
-
+    parquet = extra("corpus: parquet needs", "corpus", "pyarrow.parquet")
     for entry in files:
         try:
             with Store(entry.path).open("") as file:
