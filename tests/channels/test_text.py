@@ -1,7 +1,7 @@
 """text_map: lines of text of either polarity, at many sizes; nothing where there is none."""
 
-import sys
 import json
+import sys
 
 import numpy as np
 import pytest

@@ -134,7 +134,7 @@ class Answerer:
         """Look before every layer whether somebody waits: a CPU reads a long prompt for minutes."""
 
         def look(*_: Any) -> None:
-            if current_thread() is self._thread and all(question.stop.wanted for question in self._asking):
+            if current_thread() is self._thread and all(question.stop.is_set() for question in self._asking):
                 raise Stopped
 
         lists = (part for part in self.model.model.modules() if isinstance(part, torch.nn.ModuleList))
@@ -148,7 +148,7 @@ class Answerer:
         """The questions to answer together; none when the server ends."""
         with self._changed:
             while True:
-                self._queue = deque(question for question in self._queue if not question.stop.wanted)
+                self._queue = deque(question for question in self._queue if not question.stop.is_set())
                 if self._closed:
                     return []
                 if self._queue:
@@ -236,7 +236,7 @@ class Growth:
         self.length = length
         for question, ids in zip(self.batch, input_ids[:, self.begin :].tolist()):
             if not question.done:
-                question.done = ids[-1] in self.ends or question.stop.wanted
+                question.done = ids[-1] in self.ends or question.stop.is_set()
                 question.grow(self.tokenizer.decode(ids, skip_special_tokens=True).lstrip())
         return torch.tensor([question.done for question in self.batch], device=input_ids.device)
 
