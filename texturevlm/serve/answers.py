@@ -37,12 +37,12 @@ Event = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """A finished answer. length: whether it was cut at the greatest length"""
+    """A finished answer. finish: length if it was cut at the greatest length, else stop"""
 
     answer: Answer
     text: str
     prompt_tokens: int
-    length: bool
+    finish: str
 
     @property
     def probabilities(self) -> list[float]:
@@ -184,7 +184,8 @@ class Answerer:
             text = question.grow(answer.text, whole=True)
             cut = not question.done and len(answer.tokens) >= question.options["max_new_tokens"]
             seconds = {**answer.seconds, "choose": answer.seconds.get("choose", 0.0) + question.spent}
-            question.tell("answer", Reply(replace(answer, seconds=seconds), text, question.prompt_tokens, cut))
+            finish = "length" if cut else "stop"
+            question.tell("answer", Reply(replace(answer, seconds=seconds), text, question.prompt_tokens, finish))
 
     def _ask(self, batch: list[Question]) -> list[Answer]:
         growth = Growth(batch, self.model.adapter.tokenizer, end_ids(self.model.model))
