@@ -2,9 +2,8 @@
 
 Text may lie on its side, askew or upside down. Its angle says where lines run: from +x towards +y (down), so 90 for a
 page that was turned clockwise by a quarter. Tokens are chosen in an upright picture of the image, and a model reads
-them
-from there: that picture is made by a bicubic filter, so that small print stays sharper than by turned footprints. A
-small image may be enlarged, too. The frame of the picture says where its pixels lie in the image.
+them from there: that picture is made by a bicubic filter, so that small print stays sharper than by turned footprints.
+A small image may be enlarged, too. The frame of the picture says where its pixels lie in the image.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.pages.papers import WORDS, paper, pdf_of
-from texturevlm import choose_pages
-from texturevlm.pages import choose, open_pages, pictures
+from texturevlm.pages import choose, choose_pages, open_pages, pictures
 from texturevlm.pages.pictures import PagePictures
 from texturevlm.pages.scouting import page_worth
 from texturevlm.placement import TokenConfig, picture
