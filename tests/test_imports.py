@@ -15,12 +15,12 @@ PACKAGE = Path(__file__).parent.parent / "texturevlm"
 LAYERS = [
     {"defaults"},
     {"paths"},
+    {"extras"},
     {"pdfium"},
     {"registry"},
     {"check"},
     {"text"},
     {"progress"},
-    {"journal"},
     {"cuda"},
     {"ops"},
     {"staging"},

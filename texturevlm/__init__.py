@@ -51,26 +51,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "ALLOCATORS",
-    "SCORERS",
-    "VLM",
-    "Allocation",
-    "Patches",
-    "Texture",
-    "TokenConfig",
-    "VideoStream",
-    "attach",
-    "choose_tokens",
-    "compile",
-    "corpus",
-    "detach",
-    "foveate",
-    "generate_mipmaps",
-    "load_vlm",
-    "ops",
-    "place",
-    "prepare",
-    "rebuild",
-    "sample",
-    "sample_foveated",
-]
+    "ALLOCATORS", "SCORERS", "VLM", "Allocation", "Patches", "Texture", "TokenConfig", "VideoStream", "attach",
+    "choose_tokens", "compile", "corpus", "detach", "foveate", "generate_mipmaps", "load_vlm", "ops", "place",
+    "prepare", "rebuild", "sample", "sample_foveated",
+]  # fmt: skip

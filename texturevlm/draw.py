@@ -154,11 +154,13 @@ def heat(image: Image.Image, relevance: Relevance) -> Image.Image:
     """A faded image, multiplied by the colours of its relevance: the darker, the more relevant."""
     mass = relevance.mass[:1, None].detach().float()
     density = torch.nn.functional.interpolate(mass, (image.height, image.width), mode="bilinear")[0, 0].cpu()
-    # Relevance spans orders of magnitude: the square root makes low values visible. Uniform relevance stays pale.
-    strongest = density.max().maximum(PALE * density.mean()).clamp(min=1e-30)
-    strength = (density / strongest).sqrt()
     faded = 0.45 + 0.55 * np.array(image.convert("L"))[..., None] / 255
-    return Image.fromarray((faded * ramp_colours(strength.numpy(), HEAT)).round().astype(np.uint8))
+    return Image.fromarray((faded * ramp_colours(strength(density), HEAT)).round().astype(np.uint8))
+
+
+def strength(density: Tensor) -> Any:
+    """Relevance spans orders of magnitude: the square root makes low values visible. Uniform relevance stays pale."""
+    return (density / density.max().maximum(PALE * density.mean()).clamp(min=1e-30)).sqrt().numpy()
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:

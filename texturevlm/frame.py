@@ -2,9 +2,8 @@
 
 Text may lie on its side, askew or upside down. Its angle says where lines run: from +x towards +y (down), so 90 for a
 page that was turned clockwise by a quarter. Tokens are chosen in an upright picture of the image, and a model reads
-them
-from there: that picture is made by a bicubic filter, so that small print stays sharper than by turned footprints. A
-small image may be enlarged, too. The frame of the picture says where its pixels lie in the image.
+them from there: that picture is made by a bicubic filter, so that small print stays sharper than by turned footprints.
+A small image may be enlarged, too. The frame of the picture says where its pixels lie in the image.
 """
 
 from __future__ import annotations
@@ -126,7 +125,12 @@ class Frame(NamedTuple):
 
     def show(self, texture: Texture) -> Texture:
         """The picture of an image, level 0 alone; beyond the image's border there is paper."""
-        return _enlarged(self._upright(texture), self.size)
+        upright = self._upright(texture)
+        if upright.size == self.size:
+            return upright
+        image = upright.levels[0]
+        found = functional.interpolate(image.float(), self.size, mode="bicubic").clamp(0, 1)
+        return replace(upright, levels=(found.to(image.dtype),), size=self.size, resident=None)
 
     def _upright(self, texture: Texture) -> Texture:
         """The picture at the scale of the image."""
@@ -189,15 +193,6 @@ def _upright_frame(texture: Texture, angle: float) -> Frame:
     height, width = whole.size
     box = max(-width / 2, low[0]), max(-height / 2, low[1]), min(width / 2, high[0]), min(height / 2, high[1])
     return Frame.turned(texture.size, angle, box)
-
-
-def _enlarged(texture: Texture, size: tuple[int, int]) -> Texture:
-    """The image at a larger size, level 0 alone."""
-    if size == texture.size:
-        return texture
-    image = texture.levels[0]
-    found = functional.interpolate(image.float(), size, mode="bicubic").clamp(0, 1)
-    return replace(texture, levels=(found.to(image.dtype),), size=size, resident=None)
 
 
 class TextRegion(NamedTuple):

@@ -138,7 +138,7 @@ def file_pixels(content: bytes) -> Tensor:
 
 def _from_pil(image: Image.Image, name: str, device: torch.device | str | None, *, own: bool = False) -> Tensor:
     pixels = _pixels(image, name, device, own=own)
-    return _planes(pixels) if pixels.dtype == torch.uint8 else pixels
+    return _scaled(pixels.permute(2, 0, 1)[None].contiguous()) if pixels.dtype == torch.uint8 else pixels
 
 
 def _pixels(image: Image.Image, name: str, device: torch.device | str | None, *, own: bool) -> Tensor:
@@ -171,11 +171,6 @@ def _pixels(image: Image.Image, name: str, device: torch.device | str | None, *,
     if image.mode != "RGB":
         image = image.convert("RGB")
     return image_bytes(image, target)
-
-
-def _planes(pixels: Tensor) -> Tensor:
-    """(H, W, 3) bytes → (1, 3, H, W), 0 to 1."""
-    return _scaled(pixels.permute(2, 0, 1)[None].contiguous())
 
 
 def _scaled(tensor: Tensor) -> Tensor:

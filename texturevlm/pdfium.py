@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from texturevlm.extras import extra
 from texturevlm.paths import is_url
 
 MAGIC = b"%PDF-"
@@ -73,10 +74,7 @@ class PdfFile:
         return min(MOST_DPI / POINTS, math.sqrt(pixels / (width * height)), MOST_ALONG / max(width, height))
 
     def _opened(self, source: Any) -> Any:
-        try:
-            import pypdfium2
-        except ImportError:
-            raise ImportError(f"{self.function}: needs the extra pdf: pip install 'texturevlm[pdf]'") from None
+        pypdfium2 = extra(f"{self.function}: needs", "pdf", "pypdfium2")
         given = source if isinstance(source, bytes) else os.fspath(source)
         with _LOCK:
             try:

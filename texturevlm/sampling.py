@@ -1,12 +1,11 @@
 """Texture + Allocation → Patches."""
 
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from texturevlm.allocate.foveated import Magnification, foveate
-from texturevlm.defaults import BUDGET, PATCH
+from texturevlm.allocate.foveated import foveate
 from texturevlm.image import ImageLike
 from texturevlm.ops import sample_patches
 from texturevlm.types import Allocation, Patches, Texture, check_allocation, check_texture
@@ -68,42 +67,25 @@ def _in_texels(texture: Texture, allocation: Allocation) -> tuple[Tensor, Tensor
     return centre, ddx, ddy
 
 
-class _Options(TypedDict, total=False):
-    budget: int
-    patch: int
-    M0: float
-    e0: float
-    cortical_magnification: Magnification | None
-    backend: str
-
-
 @overload
-def sample_foveated(texture: Texture | ImageLike, *, fixation: Any, **options: Unpack[_Options]) -> Patches: ...
+def sample_foveated(texture: Texture | ImageLike, *, fixation: Any, **options: Any) -> Patches: ...
 @overload
-def sample_foveated(
-    texture: list[Any] | tuple[Any, ...], *, fixation: Any, **options: Unpack[_Options]
-) -> list[Patches]: ...
+def sample_foveated(texture: list[Any] | tuple[Any, ...], *, fixation: Any, **options: Any) -> list[Patches]: ...
 def sample_foveated(
     texture: Any,
     *,
     fixation: Any,
-    budget: int = BUDGET,
-    patch: int = PATCH,
-    M0: float = 1.0,
-    e0: float = 0.5,
-    cortical_magnification: Magnification | None = None,
     backend: str = "auto",
+    **options: Any,
 ) -> Patches | list[Patches]:
     """Show a whole image in `budget` patches, finest at the fixation (see `foveate` for the rule).
 
     texture:  a Texture (one image, or a batch of one size), anything that `Texture.open` takes, or a list of those, of
               any sizes; missing mip levels are made
     fixation: (x, y) in level-0 pixels, for all images of a batch, or a tensor (B, 2); for a list, one per entry
-    M0, e0, cortical_magnification: as in `foveate`
+    options:  budget, patch, M0, e0 and cortical_magnification of `foveate`
     returns   Patches with pixels (B, budget, C, patch, patch); for a list, a list of them
     """
-    rule: Any = {"M0": M0, "e0": e0, "cortical_magnification": cortical_magnification}
-    options: Any = {"budget": budget, "patch": patch, **rule}
     if isinstance(texture, (list, tuple)):
         if len(fixation) != len(texture):
             raise ValueError(f"sample_foveated: fixation must be one per texture ({len(texture)}), got {len(fixation)}")

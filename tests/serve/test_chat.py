@@ -319,7 +319,7 @@ def test_an_answer_ends_when_its_client_leaves(model, monkeypatch):
         try:
             return real(self, batch)
         finally:
-            if all(question.stop.wanted for question in batch):
+            if all(question.stop.is_set() for question in batch):
                 ended.set()
 
     monkeypatch.setattr(Answerer, "_ask", ask)
@@ -345,7 +345,7 @@ def test_a_prompt_is_not_read_on_for_nobody(model):
         hooks = [one.register_forward_hook(lambda *_: read.append(answerer._asking == [here])) for one in others]
         hooks.append(first.register_forward_hook(lambda *_: gone.stop.set()))
         answerer.submit(gone)
-        while not gone.stop.wanted:
+        while not gone.stop.is_set():
             await asyncio.sleep(0.01)
         answerer.submit(here)
         kinds = [kind async for kind, _ in events_of(here, 60)]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from tests.serve.conftest import client_of, pdf, png, uploaded, video
-from texturevlm.pages.pdf import PdfPages
+from texturevlm.pages.document import PdfPages
 from texturevlm.serve import pdf_process
 from texturevlm.serve.guard import is_loopback
 from texturevlm.serve.lanes import Stop, Stopped

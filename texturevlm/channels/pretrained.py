@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from texturevlm.check import check_choice
+from texturevlm.extras import extra
 from texturevlm.paths import is_url
 
 HUB_OPTIONS = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
@@ -41,11 +42,8 @@ def optional(function: str, package: str) -> Any:
 
 def load_rapidocr(function: str, **parameters: Any) -> Any:
     """RapidOCR (extra `ocr`), which comes with its models; parameters: its settings, by their full names."""
-    try:
-        from rapidocr import RapidOCR
-    except ImportError:
-        raise ImportError(f"{function}: needs the extra ocr: pip install 'texturevlm[ocr]'") from None
-    return RapidOCR(params={"Global.log_level": "critical", **parameters})
+    rapidocr = extra(f"{function}: needs", "ocr", "rapidocr")
+    return rapidocr.RapidOCR(params={"Global.log_level": "critical", **parameters})
 
 
 def model_pixels(

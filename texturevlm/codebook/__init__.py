@@ -10,14 +10,6 @@ from texturevlm.codebook.features import TokenFeatures, joined_features, split_f
 from texturevlm.codebook.fit import CodebookReport, Refinement, fit_codebook, refine
 
 __all__ = [
-    "Codebook",
-    "CodebookReport",
-    "Refinement",
-    "TokenFeatures",
-    "fit_codebook",
-    "joined_features",
-    "refine",
-    "split_features",
-    "token_features",
-    "tower_digest",
-]
+    "Codebook", "CodebookReport", "Refinement", "TokenFeatures", "fit_codebook", "joined_features", "refine",
+    "split_features", "token_features", "tower_digest",
+]  # fmt: skip

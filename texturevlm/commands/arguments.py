@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -117,37 +118,24 @@ def video_or_images(text: str) -> Path | str:
     return Path(text) if Path(text).is_dir() else text if text.startswith("camera:") else file_or_url(text)
 
 
-def count(text: str) -> int:
-    """The type of an option that takes a whole number from 1."""
-    try:
-        if (number := int(text)) >= 1:
-            return number
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+def typed(wanted: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an argument: what `read` makes of its text; a ValueError becomes one that says what was wanted."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}") from None
+
+    return convert
 
 
-def count_or_share(text: str) -> int | float:
-    """The type of an option that takes a whole number from 1, or a share: a number with a point."""
-    try:
-        number = float(text) if "." in text else int(text)
-        if number > 0 and (number <= 1 or isinstance(number, int)):
-            return number
-    except ValueError:
-        pass
-    wanted = "a whole number from 1, or a share above 0 and at most 1.0, such as 0.5"
-    raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
-
-
-def angle_or_auto(text: str) -> float | str:
-    """The type of an option that takes degrees, or auto."""
-    try:
-        found = text if text == "auto" else float(text)
-    except ValueError:
-        found = math.nan
-    if isinstance(found, str) or math.isfinite(found):
-        return found
-    raise argparse.ArgumentTypeError(f"must be auto or an angle in degrees, got {text!r}")
+def number_within(low: float, high: float, kind: Callable[[str], Any], text: str) -> Any:
+    """A number from `low` to `high`, neither NaN nor infinite."""
+    number = kind(text)
+    if low <= number <= high and abs(number) < math.inf:
+        return number
+    raise ValueError
 
 
 def names(text: str) -> list[str]:
@@ -155,15 +143,15 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def counts(text: str) -> list[int]:
-    """The type of an option that takes whole numbers N,N from 1."""
-    try:
-        found = [int(number) for number in names(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be whole numbers N,N, got {text!r}") from None
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"must be whole numbers from 1, got {text!r}")
-    return found
+_whole = partial(number_within, 1, math.inf, int)
+_share = partial(number_within, math.ulp(0.0), 1, float)
+_angle = partial(number_within, -math.inf, math.inf, float)
+count = typed("a whole number from 1", _whole)
+count_or_share = typed(
+    "a whole number from 1, or a share above 0 and at most 1.0, such as 0.5",
+    lambda text: _share(text) if "." in text else _whole(text),
+)
+angle_or_auto = typed("auto or an angle in degrees", lambda text: text if text == "auto" else _angle(text))
 
 
 def check_out(out: Path, suffix: str, *, folder: bool = True) -> None:

@@ -31,7 +31,7 @@ def add_ask(commands: arguments.Commands) -> None:
     names = ("budget", "allocator", "relevance", "turn")
     parser.add_tokens(*names, budget="tokens that all images share", scorers=scorers, model=True)
     looks = "2: an overview, then where the model's attention went; auto: that only if the model is not sure"
-    parser.add_option("--looks", "N", looks, 1, type=_looks)
+    parser.add_option("--looks", "N", looks, 1, type=arguments.typed("1, 2 or auto", _looks))
     kinds = "weighted: the model's own full grid, each token weighted by relevance; merged: tokens that are too coarse "
     kinds += "to be legible are means of finer ones, in the model's features"
     parser.add_option("--tokens", None, kinds, "chosen", choices=("chosen", "weighted", "merged"))
@@ -130,7 +130,4 @@ def _images_and_question(inputs: list[str]) -> tuple[list[str | Path], str]:
 
 
 def _looks(text: str) -> int | str:
-    """The type of --looks."""
-    if text not in ("1", "2", "auto"):
-        raise argparse.ArgumentTypeError(f"must be 1, 2 or auto, got {text!r}")
-    return text if text == "auto" else int(text)
+    return text if text == "auto" else arguments.number_within(1, 2, int, text)

@@ -14,7 +14,12 @@ def add_look(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "look", _look, "draw what a model would see of an image")
     parser.add_argument("image", type=arguments.file_or_url, metavar="IMAGE", help="a file, or the URL of one")
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
-    parser.add_option("--fixation", "X,Y", "or a point to look at (default: the centre)", type=_point)
+    parser.add_option(
+        "--fixation",
+        "X,Y",
+        "or a point to look at (default: the centre)",
+        type=arguments.typed("two numbers X,Y", _point),
+    )
     parser.add_option("--e0", None, "eccentricity that halves the resolution", 0.5, type=float)
     parser.add_argument("--explain", action="store_true", help="with --relevance channels: which channels decided")
     parser.add_tokens()
@@ -79,11 +84,7 @@ def _decided(placement: "Placement", question: str) -> dict[str, float]:
 
 
 def _point(text: str) -> tuple[float, float]:
-    """The type of an option that takes a point X,Y."""
-    try:
-        x, y = (float(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be two numbers X,Y, got {text!r}") from None
+    x, y = (float(number) for number in text.split(","))
     return x, y
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
+from texturevlm.extras import extra
 
 UPSTREAM_KEY = "TEXTUREVLM_UPSTREAM_KEY"  # in the environment, so that it is in no list of processes
 TOKEN = "TEXTUREVLM_TOKEN"
@@ -35,11 +36,7 @@ def add_serve(commands: arguments.Commands) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ImportError("needs the extra serve: pip install 'texturevlm[serve]'") from None
+    extra("needs", "serve", "fastapi", "uvicorn")
     from texturevlm.serve.app import create_app
     from texturevlm.serve.connections import server_of
     from texturevlm.serve.guard import is_loopback

@@ -16,7 +16,7 @@ from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice, check_count
 from texturevlm.corpus.decode import find_decoder
 from texturevlm.corpus.formats import check_format
-from texturevlm.corpus.ledger import Ledger, Manifest, Plan
+from texturevlm.corpus.ledger import Ledger, Plan
 from texturevlm.corpus.pools import (
     CannotBegin,
     Died,
@@ -223,7 +223,7 @@ def _drive(ledger: Ledger, plan: Plan, machines: Machines, *, retry_errors: bool
             ledger.forget(number)
             continue
         finished[number] = True
-        totals.update(_counts(done))
+        totals.update(rows=done.rows, errors=done.errors, asked=done.asked)
     failed: dict[int, str] = {}
     watch = Watch(plan.units, sum(finished), quiet=quiet)
     made_before = totals["rows"]
@@ -233,7 +233,7 @@ def _drive(ledger: Ledger, plan: Plan, machines: Machines, *, retry_errors: bool
         try:
             for number, done in _events(pool, ledger, finished, failed, watch):
                 finished[number] = True
-                totals.update(_counts(done))
+                totals.update(rows=done.rows, errors=done.errors, asked=done.asked)
                 if machines.engine == "ray":  # whose workers tell nothing in between
                     watch.add(done.rows, done.errors, done.seconds)
                 watch.finished()
@@ -243,11 +243,6 @@ def _drive(ledger: Ledger, plan: Plan, machines: Machines, *, retry_errors: bool
     rows, errors = totals["rows"], totals["errors"]
     made, rates = rows - made_before, watch.rates()
     return Summary(plan.units, rows, errors, made, watch.wall, rates, watch.bottleneck(), failed, totals["asked"])
-
-
-def _counts(done: Manifest) -> dict[str, int]:
-    """What is summed over units."""
-    return {"rows": done.rows, "errors": done.errors, "asked": done.asked}
 
 
 def _events(

@@ -19,7 +19,7 @@ from texturevlm.corpus.choose import allocation_from
 from texturevlm.corpus.formats import DTYPES, FORMATS, Reader, Row, schema_of, table_of
 from texturevlm.corpus.ledger import Fault, Ledger
 from texturevlm.corpus.store import Store
-from texturevlm.types import Allocation, Patches
+from texturevlm.types import Patches
 
 OPEN_FILES = 8
 LANCE_ROWS = 64  # that are written together
@@ -100,16 +100,11 @@ class Corpus(Dataset[Sample]):
         """A row as tensors."""
         allocation = allocation_from(torch.from_numpy(row.footprints.copy()), row.size, self.recipe.patch)
         fields = {"key": row.key, "digest": row.digest, "size": row.size, "question": row.question}
-        return {**row.more, **fields, "allocation": allocation, **self._payload(row, allocation)}
-
-    def _payload(self, row: Row, allocation: Allocation) -> Sample:
-        write = self.recipe.write
-        if write == "allocations":
-            return {}
-        payload = torch.from_numpy(row.payload.copy())
-        if write == "patches":
-            return {"patches": Patches(payload[None].float() / 255, allocation)}
-        return {write: payload}
+        payload: Any = torch.from_numpy(row.payload.copy())
+        if self.recipe.write == "patches":
+            payload = Patches(payload[None].float() / 255, allocation)
+        held = {} if self.recipe.write == "allocations" else {self.recipe.write: payload}
+        return {**row.more, **fields, "allocation": allocation, **held}
 
     def stream(self, *, seed: int | None = 0, rank: int | None = None, world: int | None = None) -> Stream:
         """The samples of one rank as an IterableDataset.

@@ -63,13 +63,9 @@ def simplejpeg(content: bytes) -> Pixels:
 
 
 def _is_turned(content: bytes) -> bool:
-    with Image.open(io.BytesIO(content)) as header:  # not the pixels
-        return _turned_by_camera(header)
-
-
-def _turned_by_camera(image: Image.Image) -> bool:
     """Whether the camera was held in another way, as Exif says."""
-    return bool(image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+    with Image.open(io.BytesIO(content)) as header:  # not the pixels
+        return bool(header.getexif().get(ExifTags.Base.Orientation, 1) != 1)
 
 
 def nvimgcodec(content: bytes, device: torch.device) -> Any:
@@ -122,7 +118,7 @@ def _decode_by_gpu(name: str, device: torch.device, content: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(content)) as header:
             (width, height), plain = header.size, header.format == "JPEG" and header.mode == "RGB"
-            if not plain or _turned_by_camera(header) or width * height > MAX_PIXELS:
+            if not plain or _is_turned(content) or width * height > MAX_PIXELS:
                 return pillow(content)
         pixels = np.ascontiguousarray(GPU_DECODERS[name](content, device))
     except Exception:  # codecs raise anything for what they do not take, and Pillow says what is wrong with it

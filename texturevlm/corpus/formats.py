@@ -277,13 +277,6 @@ class SafetensorsReader:
         return Row.of(self.fields[number], footprints, payload)
 
 
-class Writer(Protocol):
-    """Writes a file of rows."""
-
-    def add(self, rows: Sequence[Row]) -> None: ...
-    def close(self) -> None: ...
-
-
 class Reader(Protocol):
     """Reads a file of rows."""
 
@@ -291,10 +284,13 @@ class Reader(Protocol):
 
 
 class Format(NamedTuple):
-    """How files are called, written and read; needs: a package of the extra corpus, or "" for none."""
+    """How files are called, written (`add` rows, then `close`) and read.
+
+    needs: a package of the extra corpus, or "" for none
+    """
 
     suffix: str
-    writer: Callable[[Path, dict[str, Any], str], Writer]
+    writer: Callable[[Path, dict[str, Any], str], Any]
     reader: Callable[[BinaryIO], Reader]
     needs: str
 

@@ -66,7 +66,8 @@ class Fault(NamedTuple):
     error: str
 
 
-class Extent(NamedTuple):
+@dataclass(frozen=True)
+class Extent:
     """How many units and entries a plan has, and a digest of all entries."""
 
     units: int
@@ -75,13 +76,10 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Extent):
     """What is to be made of how much."""
 
     recipe: Recipe
-    units: int
-    entries: int
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class Ledger:
             return None
         try:
             found = json.loads(self.store.read(PLAN))
-            return Plan(Recipe.from_json(found["recipe"]), found["units"], found["entries"], found["digest"])
+            return Plan(found["units"], found["entries"], found["digest"], Recipe.from_json(found["recipe"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"corpus: {Path(self.store.url, PLAN)} must be the plan of a corpus ({error})") from None
 
@@ -140,9 +138,9 @@ class Ledger:
             raise ValueError(
                 f"corpus: source must have at least one entry of kind {recipe.kind}, got none in {recipe.source}"
             )
-        content = {"recipe": asdict(recipe), "digest_of_recipe": recipe.digest, **planned._asdict()}
+        content = {"recipe": asdict(recipe), "digest_of_recipe": recipe.digest, **asdict(planned)}
         self.store.write(PLAN, (json.dumps(content, indent=1) + "\n").encode())
-        return Plan(recipe, **planned._asdict())
+        return Plan(**asdict(planned), recipe=recipe)
 
     def withdraw(self, plan: Plan) -> None:
         """Take the plan away again, unless a unit is done."""

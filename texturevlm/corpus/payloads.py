@@ -22,7 +22,10 @@ QUALITY = 85  # of its JPEG
 
 
 class Payload:
-    """Makes what the rows of a batch hold. keep_texture: whether it reads the texture of the batch"""
+    """Makes what the rows of a batch hold: nothing, the allocation is enough.
+
+    keep_texture: whether it reads the texture of the batch
+    """
 
     keep_texture = False
 
@@ -31,7 +34,7 @@ class Payload:
 
     def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
         """One array per image; used: (B, K), whether each slot of the allocation holds a token."""
-        raise NotImplementedError
+        return [np.zeros(0, np.uint8) for _ in images]
 
 
 class Patches(Payload):
@@ -104,31 +107,23 @@ class Codes(Features):
         return np.split(codes.cpu().numpy(), np.cumsum(used.sum(1))[:-1])
 
 
-class NoPayload(Payload):
-    """Holds nothing: the allocation is enough."""
-
-    def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
-        return [np.zeros(0, np.uint8) for _ in images]
-
-
 class Thumbnails(Payload):
     """A small JPEG of the whole image."""
 
     def __call__(self, images: Sequence[DecodedImage], chosen: BatchTokens, used: Array) -> list[Array]:
-        return [_thumbnail(image) for image in images]
-
-
-def _thumbnail(image: DecodedImage) -> Array:
-    small, file = Image.fromarray(image.pixels), io.BytesIO()
-    small.thumbnail((THUMBNAIL, THUMBNAIL))
-    small.save(file, "JPEG", quality=QUALITY)
-    return np.frombuffer(file.getvalue(), np.uint8)
+        found = []
+        for image in images:
+            small, file = Image.fromarray(image.pixels), io.BytesIO()
+            small.thumbnail((THUMBNAIL, THUMBNAIL))
+            small.save(file, "JPEG", quality=QUALITY)
+            found.append(np.frombuffer(file.getvalue(), np.uint8))
+        return found
 
 
 PAYLOADS: dict[str, type[Payload]] = {
     "patches": Patches,
     "features": Features,
     "codes": Codes,
-    "allocations": NoPayload,
+    "allocations": Payload,
     "thumbnails": Thumbnails,
 }

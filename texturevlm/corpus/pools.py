@@ -26,6 +26,7 @@ import torch
 from texturevlm.corpus.ledger import Manifest
 from texturevlm.corpus.sources import said
 from texturevlm.corpus.worker import UnitWorker
+from texturevlm.extras import extra
 
 PATIENCE = 1.0  # seconds until `next` gives up
 LEAVING = 10.0  # seconds that a worker without a unit has to end by itself
@@ -272,10 +273,7 @@ class RayPool:
     """address: of a cluster, auto for the one that this machine belongs to; None begins one on this machine."""
 
     def __init__(self, url: str, *, workers: int | None, device: str, threads: int, address: str | None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise ImportError("corpus: engine 'ray' needs the extra ray: pip install 'texturevlm[ray]'") from None
+        ray = extra("corpus: engine 'ray' needs", "ray", "ray")
         self.ray = ray
         self._began = not ray.is_initialized()
         if self._began:

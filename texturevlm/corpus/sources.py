@@ -24,6 +24,7 @@ from texturevlm.corpus.decode import Pixels, pixel_digest, to_bytes
 from texturevlm.corpus.ledger import Entry, Unit
 from texturevlm.corpus.recipe import UNIT
 from texturevlm.corpus.store import Store, key_hash, listed
+from texturevlm.extras import extra
 from texturevlm.paths import IMAGE_SUFFIXES, is_url
 
 LIST_SUFFIXES = (".txt", ".lst", ".jsonl")
@@ -114,12 +115,6 @@ def _is_pattern(source: str) -> bool:
     return any(letter in source for letter in "*?[") and not Store(source).exists("")
 
 
-def _entry(store: Store, path: str, info: dict[str, Any], **more: Any) -> Entry:
-    """An entry with a path that fsspec opens."""
-    etag = next((str(info[name]) for name in ("ETag", "etag", "mtime", "LastModified") if name in info), "")
-    return Entry(path if store.local else store.fs.unstrip_protocol(path), int(info.get("size") or 0), etag, more)
-
-
 def _of_files(source: str, suffixes: tuple[str, ...]) -> Iterator[Entry]:
     """One entry per file; its key is the path below the folder."""
     store = Store(source)
@@ -129,16 +124,14 @@ def _of_files(source: str, suffixes: tuple[str, ...]) -> Iterator[Entry]:
     for path, info in _files(source):
         if path.lower().endswith(suffixes):
             key = path[len(top) :].strip("/") if path != top else Path(path).name
-            yield _entry(store, path, info, key=key)
+            etag = next((str(info[name]) for name in ("ETag", "etag", "mtime", "LastModified") if name in info), "")
+            opened = path if store.local else store.fs.unstrip_protocol(path)  # a path that fsspec opens
+            yield Entry(opened, int(info.get("size") or 0), etag, {"key": key})
 
 
 def _row_groups(files: Iterator[Entry]) -> Iterator[Entry]:
     """Row groups of files, as many to an entry as make up a unit's images. A file that cannot be read is one entry."""
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError("corpus: parquet needs the extra corpus: pip install 'texturevlm[corpus]'") from None
-
+    parquet = extra("corpus: parquet needs", "corpus", "pyarrow.parquet")
     for entry in files:
         try:
             with Store(entry.path).open("") as file:
@@ -317,7 +310,7 @@ def _row(key: str, row: dict[str, Any], column: str) -> Item:
 
 def _pages(entry: Entry) -> Iterator[Item]:
     """The pages of a PDF, rendered when they are decoded."""
-    from texturevlm.pages.pdf import PdfPages
+    from texturevlm.pages.document import PdfPages
 
     content = Store(entry.path).read("")
     pdf = PdfPages(content, function="corpus")

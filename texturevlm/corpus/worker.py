@@ -32,6 +32,8 @@ WINDOW = 64  # images, and
 WINDOW_BYTES = 1 << 27  # of their pixels, whichever is reached first; up to twice that, so that the last batch is whole
 WAITING = 1  # windows that are decoded and wait
 STAGES = ("read", "decode", "choose", "encode", "write")
+# What torch and our launches say when a GPU is lost to this process, and every later call fails, too.
+LOST = ("CUDA error", "cuDNN error", "CUBLAS_STATUS")
 Window = list[DecodedImage | Fault]
 Tell = Callable[[int, int, dict[str, float]], None]  # images, errors and seconds by stage since the last call
 
@@ -246,7 +248,7 @@ class UnitWorker:
         except torch.OutOfMemoryError:
             raise
         except (ValueError, RuntimeError) as error:
-            if device_failed(error):  # no image is to blame
+            if any(mark in str(error) for mark in LOST):  # no image is to blame
                 self.device_lost = True
                 raise
             if len(images) > 1:  # one of them is to blame: each by itself
@@ -256,11 +258,6 @@ class UnitWorker:
             Row(image.key, image.digest, image.size, image.question, table[slots], payload, image.more)
             for image, table, slots, payload in zip(images, footprints, used, payloads)
         ]
-
-
-def device_failed(error: Exception) -> bool:
-    """Whether a GPU is lost to this process: torch and our launches say so, and every later call fails, too."""
-    return any(mark in str(error) for mark in ("CUDA error", "cuDNN error", "CUBLAS_STATUS"))
 
 
 @contextmanager

@@ -11,12 +11,6 @@ from texturevlm.pages.document import Pages, is_document, open_pages
 from texturevlm.pages.resources import HierarchicalResourceAllocator, SharedBudget, UnitTokens
 
 __all__ = [
-    "HierarchicalResourceAllocator",
-    "PageTokens",
-    "Pages",
-    "SharedBudget",
-    "UnitTokens",
-    "choose_pages",
-    "is_document",
-    "open_pages",
-]
+    "HierarchicalResourceAllocator", "PageTokens", "Pages", "SharedBudget", "UnitTokens", "choose_pages",
+    "is_document", "open_pages",
+]  # fmt: skip

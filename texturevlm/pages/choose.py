@@ -95,26 +95,12 @@ def page_tokens(
     device: torch.device,
 ) -> list[PageTokens]:
     """The second half of `choose_pages`: spend the budget on pages of which the scout has had a sight."""
-    sheet = _sheet_budget(len(pages), how.budget, fine_pages)
-    closer = replace(how, budget=how.budget - sheet)
-    found = fine_tokens(pages, sights, question, closer, fine_pages=fine_pages, device=device)
-    fine = {number for page in found for number in page.numbers}
-    others = [index for index in range(len(pages)) if index + 1 not in fine]
-    return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
-
-
-def fine_tokens(
-    pages: PagePictures,
-    sights: Sequence[PageSight],
-    question: str,
-    how: TokenConfig,
-    *,
-    fine_pages: int,
-    device: torch.device,
-) -> list[PageTokens]:
-    """The tokens of the pages that are seen finely, which get the whole budget."""
+    # A token for each page that is not fine, if a tenth of the budget holds them; fewer than `fine_pages` may win.
+    wanted = sheet_tokens(len(pages)) if len(pages) > fine_pages else 0
+    sheet = wanted if wanted <= OVERVIEW * how.budget else 0
+    rest = how.budget - sheet
     opened: dict[int, tuple[Picture, Relevance]] = {}
-    balance = how.weighing(how.budget / min(len(pages), fine_pages))
+    balance = how.weighing(rest / min(len(pages), fine_pages))
 
     def open_page(index: int) -> tuple[Texture, Relevance]:
         picture = pages.picture(index, FINE_PIXELS, how, device)
@@ -124,21 +110,15 @@ def fine_tokens(
 
     items = [Item(partial(open_page, index), sight.worth) for index, sight in enumerate(sights)]
     given: Any = {"patch": how.patch, **how.options}
-    shares = spend(items, budget=how.budget, most=fine_pages, allocator=how.chooser, **given)
+    shares = spend(items, budget=rest, most=fine_pages, allocator=how.chooser, **given)
     found = []
     for index, share in enumerate(shares):
         if share:
             picture, relevance = opened[index]
             placed = how.chooser(picture.texture, relevance, budget=share, **given)
             found.append(PageTokens((index + 1,), Placement(picture, placed, relevance), sights[index].worth))
-    return found
-
-
-def _sheet_budget(pages: int, budget: int, fine_pages: int) -> int:
-    """Tokens of the sheet: one for each page that is not fine, if a tenth of the budget holds them, else 0."""
-    others = pages - min(pages, fine_pages)
-    wanted = sheet_tokens(pages) if others else 0  # fewer pages than `fine_pages` may win
-    return wanted if wanted <= OVERVIEW * budget else 0
+    others = [index for index, share in enumerate(shares) if not share]
+    return [*found, shown_small(others, sights, how.patch, device)] if sheet and others else found
 
 
 def shown_small(others: Sequence[int], sights: Sequence[PageSight], patch: int, device: torch.device) -> PageTokens:

@@ -9,8 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from texturevlm.image import check_header
-from texturevlm.pages.pdf import PdfPages
-from texturevlm.pdfium import MOST_PAGES, is_pdf
+from texturevlm.pdfium import MOST_PAGES, PdfFile, is_pdf
 from texturevlm.types import Texture
 from texturevlm.virtual.opening import open_if_paged
 
@@ -24,6 +23,14 @@ class Pages(Protocol):
 
     def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
         """Page `index` (from 0), for a use that needs at most about this many pixels."""
+
+
+class PdfPages(PdfFile):
+    """A PDF whose pages are rendered when they are needed."""
+
+    def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
+        """Page `index` (from 0) in at most about this many pixels."""
+        return Texture.open(self.draw(index, pixels), device=device)
 
 
 class ImagePages:

@@ -33,13 +33,13 @@ class BoundPages:
         return self.ends[-1]
 
     def place(self, index: int) -> tuple[int, int]:
-        """The source of unit `index`, and its number in it; all from 0."""
+        """The source of unit `index`, both from 0, and its number in it, from 1."""
         source = bisect_right(self.ends, index)
-        return source, index - (self.ends[source - 1] if source else 0)
+        return source, 1 + index - (self.ends[source - 1] if source else 0)
 
     def texture(self, index: int, pixels: int, device: torch.device) -> Texture:
         source, number = self.place(index)
-        return self.parts[source].texture(number, pixels, device)
+        return self.parts[source].texture(number - 1, pixels, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +94,7 @@ class SharedBudget:
             if isinstance(part, ImagePages):
                 part.check_files()
         found = choose_pages(bound, question, how=self.how, fine_pages=self.fine_pages, device=self.device)
-        return [UnitTokens(tuple(_numbered(bound, number) for number in one.numbers), one) for one in found]
-
-
-def _numbered(bound: BoundPages, number: int) -> tuple[int, int]:
-    source, index = bound.place(number - 1)
-    return source, index + 1
+        return [UnitTokens(tuple(bound.place(number - 1) for number in page.numbers), page) for page in found]
 
 
 HierarchicalResourceAllocator = SharedBudget  # its first name

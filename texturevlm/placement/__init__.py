@@ -15,19 +15,6 @@ from texturevlm.placement.sources import open_image
 from texturevlm.placement.tokens import choose_tokens
 
 __all__ = [
-    "Allocator",
-    "CapturedChoice",
-    "Findings",
-    "Finer",
-    "Picture",
-    "Placement",
-    "TokenConfig",
-    "choose",
-    "choose_tokens",
-    "compile",
-    "in_slots",
-    "open_image",
-    "place",
-    "place_together",
-    "prepare",
-]
+    "Allocator", "CapturedChoice", "Findings", "Finer", "Picture", "Placement", "TokenConfig", "choose",
+    "choose_tokens", "compile", "in_slots", "open_image", "place", "place_together", "prepare",
+]  # fmt: skip

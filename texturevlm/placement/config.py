@@ -9,7 +9,7 @@ from typing import Any
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_count
 from texturevlm.defaults import ALLOCATOR, BUDGET, PATCH, RELEVANCE, TURN
-from texturevlm.frame import AUTO, check_turn
+from texturevlm.frame import check_turn
 from texturevlm.placement.finer import Finer
 from texturevlm.relevance import BALANCE, Balance, Scorer, check_relevance, find_balance
 from texturevlm.types import Allocation
@@ -74,11 +74,6 @@ class TokenConfig:
     def chooser(self) -> Allocator:
         """The allocator as a function."""
         return ALLOCATORS.find("place", self.allocator)
-
-    @property
-    def finds_turn(self) -> bool:
-        """Whether the angle of the text is to be found."""
-        return self.turn == AUTO
 
     def weighing(self, tokens: float) -> str | Balance:
         """The balance for so many tokens in one picture: with few, `finer` may ask for fewer places more finely."""

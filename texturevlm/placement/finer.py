@@ -39,15 +39,10 @@ class Finer:
 def read_finer(value: Any) -> Finer:
     """From config.json: a number, or a table of numbers by budgets."""
     table = value if isinstance(value, Mapping) else {"1": value}
-    if not table or not all(_is_budget(tokens) and _is_times(times) for tokens, times in table.items()):
+    budgets = all(str(tokens).isascii() and str(tokens).isdigit() and int(tokens) > 0 for tokens in table)
+    if not (
+        table and budgets and all(type(times) in (int, float) and 1 <= times <= FINEST for times in table.values())
+    ):
         wanted = f"a number from 1 to {FINEST}, or a table of them by numbers of tokens"
         raise ValueError(f"adapt: finer in texturevlm of config.json must be {wanted}, got {value!r:.60}")
     return Finer(tuple(sorted((int(tokens), float(times)) for tokens, times in table.items())))
-
-
-def _is_budget(tokens: Any) -> bool:
-    return str(tokens).isascii() and str(tokens).isdigit() and int(tokens) > 0
-
-
-def _is_times(times: Any) -> bool:
-    return isinstance(times, (int, float)) and not isinstance(times, bool) and 1 <= times <= FINEST

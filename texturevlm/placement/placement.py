@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ from texturevlm.scout import Question
 from texturevlm.types import COLUMNS, Allocation, Texture
 
 MIN_CHANCE = 0.1  # that a question to several images is about a certain one
+# Places the tokens of one picture by replaying a graph; None if it has none for this.
+Captured = Callable[[Picture, str, TokenConfig], tuple[Allocation, Relevance] | None]
 BY_EVIDENCE = "attention"  # the relevance that asks no scorer: the evidence is all there is
 
 
@@ -69,16 +71,6 @@ class Placement:
         """The footprints in the image as it was given."""
         return self.picture.frame.footprints(self.allocation)
 
-    @property
-    def relevance_given(self) -> Relevance:
-        """The relevance with lengths in pixels of the image as it was given; its cells are those of the picture."""
-        scale = self.picture.frame.scale
-        if scale == 1:
-            return self.relevance
-        height, width = self.picture.texture.size
-        size = round(height * scale), round(width * scale)
-        return replace(self.relevance, legible_scale=self.relevance.legible_scale * scale, size=size)
-
     def after(self, first: Placement) -> Placement:
         """The tokens of an earlier placement of this picture and these; the number of slots is the sum of both."""
         return replace(self, upright=joined(first.upright, self.upright))
@@ -87,12 +79,6 @@ class Placement:
     def tokens(self) -> int:
         """How many footprints are used. Reads values, so it waits for a GPU."""
         return int(self.upright.valid.sum())
-
-
-class Captured(Protocol):
-    """Places the tokens of one picture by replaying a graph; None if it has none for this."""
-
-    def __call__(self, picture: Picture, question: str, how: TokenConfig) -> tuple[Allocation, Relevance] | None: ...
 
 
 def place(

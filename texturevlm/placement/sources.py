@@ -30,7 +30,8 @@ def open_image(source: Any, device: torch.device | str = "cpu") -> Texture:
         if source.dtype.kind == "f" if isinstance(source, np.ndarray) else source.is_floating_point():
             _check_range(texture)
         if len(texture.names) == 4:
-            texture = _over_white(texture)
+            colours, opacity = texture.levels[0].split([3, 1], 1)
+            texture = Texture((colours * opacity + (1 - opacity),), COLOURS)  # over white, as PIL images are
     else:
         texture = Texture.open(_content(source), device=device)
     if texture.batch != 1:
@@ -72,9 +73,3 @@ def _check_range(texture: Texture) -> None:
             f"prepare: an image of floats must have values from 0 to 1, got {low:.4g} to {high:.4g}; "
             "give uint8, or divide by the largest value"
         )
-
-
-def _over_white(texture: Texture) -> Texture:
-    """Red, green, blue and opacity, laid over white as PIL images are."""
-    colours, opacity = texture.levels[0].split([3, 1], 1)
-    return Texture((colours * opacity + (1 - opacity),), COLOURS)

@@ -37,12 +37,12 @@ Event = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """A finished answer. length: whether it was cut at the greatest length"""
+    """A finished answer. finish: length if it was cut at the greatest length, else stop"""
 
     answer: Answer
     text: str
     prompt_tokens: int
-    length: bool
+    finish: str
 
     @property
     def probabilities(self) -> list[float]:
@@ -134,7 +134,7 @@ class Answerer:
         """Look before every layer whether somebody waits: a CPU reads a long prompt for minutes."""
 
         def look(*_: Any) -> None:
-            if current_thread() is self._thread and all(question.stop.wanted for question in self._asking):
+            if current_thread() is self._thread and all(question.stop.is_set() for question in self._asking):
                 raise Stopped
 
         lists = (part for part in self.model.model.modules() if isinstance(part, torch.nn.ModuleList))
@@ -148,7 +148,7 @@ class Answerer:
         """The questions to answer together; none when the server ends."""
         with self._changed:
             while True:
-                self._queue = deque(question for question in self._queue if not question.stop.wanted)
+                self._queue = deque(question for question in self._queue if not question.stop.is_set())
                 if self._closed:
                     return []
                 if self._queue:
@@ -184,7 +184,8 @@ class Answerer:
             text = question.grow(answer.text, whole=True)
             cut = not question.done and len(answer.tokens) >= question.options["max_new_tokens"]
             seconds = {**answer.seconds, "choose": answer.seconds.get("choose", 0.0) + question.spent}
-            question.tell("answer", Reply(replace(answer, seconds=seconds), text, question.prompt_tokens, cut))
+            finish = "length" if cut else "stop"
+            question.tell("answer", Reply(replace(answer, seconds=seconds), text, question.prompt_tokens, finish))
 
     def _ask(self, batch: list[Question]) -> list[Answer]:
         growth = Growth(batch, self.model.adapter.tokenizer, end_ids(self.model.model))
@@ -236,7 +237,7 @@ class Growth:
         self.length = length
         for question, ids in zip(self.batch, input_ids[:, self.begin :].tolist()):
             if not question.done:
-                question.done = ids[-1] in self.ends or question.stop.wanted
+                question.done = ids[-1] in self.ends or question.stop.is_set()
                 question.grow(self.tokenizer.decode(ids, skip_special_tokens=True).lstrip())
         return torch.tensor([question.done for question in self.batch], device=input_ids.device)
 

@@ -98,13 +98,8 @@ def create_app(settings: Settings) -> Any:
         state.close()
 
     # The usual pages of documentation load scripts from elsewhere; docs/serve.md is ours.
-    app = FastAPI(
-        title="texturevlm",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/openapi.json",
-        lifespan=lifespan,
-    )
+    without: Any = {"docs_url": None, "redoc_url": None}
+    app = FastAPI(title="texturevlm", openapi_url="/api/openapi.json", lifespan=lifespan, **without)
     app.state.serve = state
     for part in (page, asking, chat):
         app.include_router(part.router)
@@ -114,11 +109,7 @@ def create_app(settings: Settings) -> Any:
         return FileResponse(STATIC / "index.html")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    _answer_errors(app)
-    return Guard(app, token=settings.token, limits=settings.limits)
 
-
-def _answer_errors(app: FastAPI) -> None:
     async def answer(_: Request, error: Exception) -> JSONResponse:
         found = error_of(error)
         if found.status == 500:
@@ -128,3 +119,4 @@ def _answer_errors(app: FastAPI) -> None:
 
     for kind in (ApiError, Stopped, ValueError, ImportError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
+    return Guard(app, token=settings.token, limits=settings.limits)

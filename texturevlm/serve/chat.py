@@ -111,7 +111,7 @@ async def _local(request: Request, body: ChatRequest) -> JSONResponse | Streamin
         return _streaming(_chunks(question, form, limits.seconds, usage), LOCAL)
     reply = await until_left(request, question.loop.create_task(_answer(question)), question.stop, limits.seconds)
     message = {"role": "assistant", "content": reply.text}
-    return JSONResponse(form.part(reply, _finish(reply), message=message), headers={MODE: LOCAL})
+    return JSONResponse(form.part(reply, reply.finish, message=message), headers={MODE: LOCAL})
 
 
 async def _answer(question: Question) -> Reply:
@@ -130,16 +130,12 @@ async def _chunks(question: Question, form: Completion, seconds: float, usage: b
         if kind == "piece":
             yield _event(form.part(delta={"content": value}))
         elif kind == "answer":
-            yield _event(form.part(finish=_finish(value), delta={}))
+            yield _event(form.part(finish=value.finish, delta={}))
             if usage:
                 yield _event(form.part(value))
         elif kind == "error":
             yield _event(error_of(value).body())
     yield "data: [DONE]\n\n"
-
-
-def _finish(reply: Reply) -> str:
-    return "length" if reply.length else "stop"
 
 
 class Completion:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from texturevlm.draw import HEAT, PALE, layer_picture, ramp_colours, to_pil
+from texturevlm.draw import HEAT, layer_picture, ramp_colours, strength, to_pil
 from texturevlm.placement import Placement
 from texturevlm.serve.limits import ApiError
 from texturevlm.types import Texture
@@ -73,10 +73,9 @@ def heat(placement: Placement) -> bytes:
     """The relevance as a transparent PNG, a pixel per cell, to be laid over the image as it was given: stronger is more
     opaque."""
     mass = placement.picture.frame.inverse().maps(placement.relevance.mass)[0].float().cpu()
-    # As in `draw.heat`: the square root makes low values visible, and uniform relevance stays pale.
-    strength = (mass / mass.max().maximum(PALE * mass.mean()).clamp(min=1e-30)).sqrt().numpy()
-    colours = ramp_colours(0.25 + 0.75 * strength, HEAT)
-    opaque = np.minimum(1.0, strength * 1.15)[..., None] * 235
+    strong = strength(mass)
+    colours = ramp_colours(0.25 + 0.75 * strong, HEAT)
+    opaque = np.minimum(1.0, strong * 1.15)[..., None] * 235
     file = io.BytesIO()
     Image.fromarray(np.concatenate([colours, opaque], -1).round().astype(np.uint8), "RGBA").save(file, "PNG")
     return file.getvalue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,12 +44,10 @@ def around(point: tuple[float, float], picture: Picture) -> Allocator:
     """An allocator whose tokens are densest at a point of the image as it was given, whatever the question."""
     x, y = picture.frame.inverse().apply(torch.tensor(point, dtype=torch.float64)).tolist()
     height, width = picture.texture.size
-    return partial(_foveated, (min(max(x, 0.0), width - 1.0), min(max(y, 0.0), height - 1.0)))
+    inside = min(max(x, 0.0), width - 1.0), min(max(y, 0.0), height - 1.0)
 
+    def foveated(texture: Texture, relevance: Relevance, *, budget: int, patch: int) -> Allocation:
+        most = min(budget, height * width)
+        return foveate(texture.size, fixation=inside, budget=most, patch=patch, e0=FOVEA, device=texture.device)
 
-def _foveated(
-    point: tuple[float, float], texture: Texture, relevance: Relevance, *, budget: int, patch: int
-) -> Allocation:
-    height, width = texture.size
-    budget = min(budget, height * width)
-    return foveate((height, width), fixation=point, budget=budget, patch=patch, e0=FOVEA, device=texture.device)
+    return foveated

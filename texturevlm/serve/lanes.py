@@ -24,22 +24,12 @@ class Stopped(Exception):
     """The client has left, or the time is over."""
 
 
-class Stop:
+class Stop(Event):
     """Tells running work that nobody waits for it."""
-
-    def __init__(self) -> None:
-        self._event = Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    @property
-    def wanted(self) -> bool:
-        return self._event.is_set()
 
     def check(self) -> None:
         """Raise if nobody waits."""
-        if self._event.is_set():
+        if self.is_set():
             raise Stopped
 
 

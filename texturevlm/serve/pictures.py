@@ -94,14 +94,7 @@ class Entry:
     """Something that is made when it is first wanted. held: all tensors in it, nested"""
 
     def __init__(self, held: Callable[[Any], Any]) -> None:
-        self.held, self.lock, self.value = held, Lock(), None
-
-    def get(self, make: Callable[[], Any]) -> Any:
-        """Made once, also if two ask at once."""
-        with self.lock:
-            if self.value is None:
-                self.value = make()
-            return self.value
+        self.held, self.lock, self.value = held, Lock(), None  # the lock: made once, also if two ask at once
 
     @property
     def nbytes(self) -> int:
@@ -149,17 +142,15 @@ class Pictures:
         return video, perf_counter() - began
 
     def _find(self, key: tuple[str, int | str], make: Callable[[], Any], held: Callable[[Any], Any]) -> Any:
-        def counted() -> Any:
-            found = make()
-            self.opened += 1
-            return found
-
         with self._lock:
             kept = self._kept.setdefault(key, Entry(held))
             self._kept.move_to_end(key)
-        found = kept.get(counted)
+        with kept.lock:
+            if kept.value is None:
+                kept.value = make()
+                self.opened += 1
         self.trim()  # also of what was there: more may have been made of others
-        return found
+        return kept.value
 
     def trim(self) -> None:
         """Let the oldest leave until the rest fits."""

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, Field, FiniteFloat
-from torch import Tensor
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.value import expected_value
@@ -132,12 +131,6 @@ def name_of(chosen: Any) -> str:
 
 def columns_of(allocation: Allocation) -> dict[str, list[Any]]:
     """The used tokens, one list per column."""
-    used = allocation.valid[0]
-    columns = {name: getattr(allocation, name)[0][used] for name in ("centre", "ddx", "ddy", "level", "score")}
-    return {name: _rounded(column) for name, column in columns.items()}
-
-
-def _rounded(column: Tensor) -> list[Any]:
-    decimals = DIGITS if column.dim() == 2 else 2 * DIGITS  # scores are small
-    rounded: list[Any] = column.double().round(decimals=decimals).tolist()
-    return rounded
+    digits = {"centre": DIGITS, "ddx": DIGITS, "ddy": DIGITS, "level": 2 * DIGITS, "score": 2 * DIGITS}
+    columns = {name: getattr(allocation, name)[0][allocation.valid[0]].double() for name in digits}
+    return {name: columns[name].round(decimals=decimals).tolist() for name, decimals in digits.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from texturevlm.check import check_count
+from texturevlm.extras import extra
 from texturevlm.virtual.mips import PAGE, USUAL_PAGES
 
 QUALITY = 85  # of the JPEG pages; from 90 on libvips stores red, green and blue as they are, in four times the bytes
@@ -48,7 +49,7 @@ def build_pyramid(
         raise ValueError(f"build_pyramid: out must be another file than the source, got {target}")
     with path.open("rb"):  # for the system's own error
         pass
-    pyvips = _pyvips()
+    pyvips = extra("build_pyramid: needs", "large", "pyvips")
     try:
         image = _colours(pyvips, path)
     except pyvips.Error as error:
@@ -86,11 +87,3 @@ def _colours(pyvips: Any, path: Path) -> Any:
 def _said(error: Any) -> str:
     """The last line of what libvips says."""
     return [line for line in str(error).splitlines() if line.strip()][-1].strip()
-
-
-def _pyvips() -> Any:
-    try:
-        import pyvips
-    except (ImportError, OSError):  # OSError: without the library
-        raise ImportError("build_pyramid: needs the extra large: pip install 'texturevlm[large]'") from None
-    return pyvips

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from texturevlm.check import check_count
 from texturevlm.ops import BYTE, PagedLevels, mipmap, sample_patches
-from texturevlm.virtual.mips import Counters, MipPages
+from texturevlm.virtual.mips import MipPages
 from texturevlm.virtual.sources import PageKey, PageSource
 
 POOL_BYTES = 1 << 26  # of pages in memory: 341 of 256×256 texels
@@ -38,11 +38,13 @@ class VirtualPages:
 
     source:     see PageSource
     pool_bytes: of pages that are kept in memory
+    size, base, counters: as in MipPages
     """
 
     def __init__(self, source: PageSource, *, pool_bytes: int = POOL_BYTES, device: torch.device | str = "cpu") -> None:
         check_count("Texture.open", "pool_bytes", pool_bytes, 1)
         self.mips, self.pool_bytes, self.device = MipPages(source), pool_bytes, torch.device(device)
+        self.size, self.base, self.counters = self.mips.size, self.mips.base, self.mips.counters
         self.broken: set[int] = set()  # pages that cannot be read, which nobody asks for again
         counts = [math.prod(self.mips.grid(level)) for level in range(self.base)]
         self._first = list(accumulate(counts, initial=0))
@@ -54,21 +56,6 @@ class VirtualPages:
         self._lock = RLock()  # answers are generated in threads
         self.pool = PagePool(self._first[-1], self.mips.page, self.pool_bytes, self.device)
         self._levels = PagedLevels(self.size, self.coarse, self.pool.texels, self.pool.table)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the image."""
-        return self.mips.size
-
-    @property
-    def base(self) -> int:
-        """The first level that is whole."""
-        return self.mips.base
-
-    @property
-    def counters(self) -> Counters:
-        """What was read so far."""
-        return self.mips.counters
 
     @property
     def pages(self) -> int:

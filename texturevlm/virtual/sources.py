@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from texturevlm.extras import extra
 from texturevlm.virtual.ranges import Ranges, open_ranges
 
 SLIDE_PAGE = 256  # OpenSlide reads any rectangle, and keeps a cache of the vendor's own tiles
@@ -90,7 +91,8 @@ class TiffSource:
     def __init__(self, path: str | os.PathLike[str], *, ranges: Ranges | None = None) -> None:
         """ranges: the same file, opened"""
         self.name = os.fspath(path)
-        tifffile = _tifffile()
+        # tifffile imports imagecodecs where it is needed.
+        tifffile = extra("Texture.open: needs", "large", "imagecodecs", "tifffile")
         self._ranges = ranges or open_ranges(self.name)
         try:
             tiff = tifffile.TiffFile(self._ranges.file)
@@ -154,15 +156,6 @@ def _decoded(level: Any, index: int, data: bytes | Exception) -> StoredPage:
         return StoredPage(None, count, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _tifffile() -> Any:
-    try:
-        import imagecodecs  # noqa: F401  # tifffile imports it where it is needed
-        import tifffile
-    except ImportError:
-        raise ImportError("Texture.open: needs the extra large: pip install 'texturevlm[large]'") from None
-    return tifffile
-
-
 def is_large_tiff(ranges: Ranges, most: int, most_flat: int) -> bool:
     """Whether a file is a tiled TIFF of more than `most` pixels, or of more than `most_flat` if it has one level."""
     try:
@@ -214,10 +207,7 @@ class SlideSource(_DecodedPages):
     """A slide; OpenSlide has locks of its own."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
-            import openslide
-        except ImportError:
-            raise ImportError("Texture.open: slides need the extra slides: pip install 'texturevlm[slides]'") from None
+        openslide = extra("Texture.open: slides need", "slides", "openslide")
         try:
             self._slide: Any = openslide.OpenSlide(os.fspath(path))
         except openslide.OpenSlideError as error:  # which is raised for a file that may not be read, too
@@ -241,10 +231,7 @@ class MapSource(_DecodedPages):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
-        try:
-            import rasterio
-        except ImportError:
-            raise ImportError("Texture.open: maps need the extra maps: pip install 'texturevlm[maps]'") from None
+        rasterio = extra("Texture.open: maps need", "maps", "rasterio")
         with open(path, "rb"):  # for the system's own error
             pass
         try:

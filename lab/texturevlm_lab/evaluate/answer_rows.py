@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm_lab.evaluate.conditions import Condition
 from texturevlm_lab.evaluate.results import different
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 
 VERSION = 1
 DIGITS = 4  # of a score and a likelihood in the file

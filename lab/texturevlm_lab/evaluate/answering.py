@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from texturevlm.journal import append
 from texturevlm.progress import Progress
 from texturevlm.vlm import Adapter, CapturedDecode, ModelHook, own_grid
 from texturevlm.vlm.hook import budgeted, hooks_of
@@ -28,6 +27,7 @@ from texturevlm_lab.evaluate.conditions import BLANK, FULL, ORACLE, OWN, PAGE, Q
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.page_cache import PageCache, costed
 from texturevlm_lab.evaluate.prompted import Prompted, chosen_prompt, generated, log_likelihoods, own_prompt
+from texturevlm_lab.journal import append
 
 AT_ONCE = 16
 TIMED = 5  # questions of each condition whose first token is timed, one by one

@@ -23,7 +23,7 @@ from PIL import Image
 
 from texturevlm.channels.pretrained import load_rapidocr
 from texturevlm.check import check_choice
-from texturevlm.journal import append, cut_unfinished, read_journal
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 
 _CHUNK = 64  # crops per Tesseract process: starting one costs as much as reading seven crops
 _FEWEST = 16  # crops: fewer are not worth another process

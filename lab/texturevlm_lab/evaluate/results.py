@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texturevlm.journal import append, cut_unfinished, read_journal
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 
 OWN, OTHER, NONE = "own", "other", "none"  # the question asked: the sample's, another page's, none
 FULL_IMAGE = "full image"  # the ceiling

@@ -12,12 +12,12 @@ from typing import Any
 from texturevlm.ask import VideoOptions, VideoSession
 from texturevlm.ask.session import FPS
 from texturevlm.check import check_choice
-from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm.video import Frame, FrameSource, open_video
 from texturevlm_lab.evaluate.markdown import markdown_table
 from texturevlm_lab.evaluate.video_baselines import VIDEO_BASELINES, BaselineSession
 from texturevlm_lab.evaluate.video_data import VideoQuestion
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 
 LETTERS = "ABCDEFGH"
 CONDITIONS = ("clip", *VIDEO_BASELINES, "prunevid", "blind")

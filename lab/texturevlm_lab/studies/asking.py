@@ -15,10 +15,10 @@ import torch
 
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.check import check_count
-from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.provenance import code_digest
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 from texturevlm_lab.studies.study import MODEL, SPLIT, evenly, option
 
 SETS = ("sroie", "funsd")

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from texturevlm.ask import VLM
 from texturevlm.ask.attention import FIRST_LOOK
-from texturevlm.journal import read_journal
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
+from texturevlm_lab.journal import read_journal
 from texturevlm_lab.studies.asking import ASKING, asked_one_by_one, samples_by_set
 from texturevlm_lab.studies.study import option, provenance, study_main
 

@@ -19,10 +19,10 @@ from torch.nn import functional
 from texturevlm.ask import load_vlm
 from texturevlm.ask.answer import AnswerFeatures
 from texturevlm.check import check_count
-from texturevlm.journal import append, cut_unfinished, read_journal
 from texturevlm.progress import Progress
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
+from texturevlm_lab.journal import append, cut_unfinished, read_journal
 
 RIGHT = 0.5  # ANLS from which an answer counts as right
 JUDGED_SHARE = 4  # one image in so many judges the calibration

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from texturevlm.channels.pretrained import optional
-from texturevlm.journal import append, cut_unfinished
+from texturevlm_lab.journal import append, cut_unfinished
 from texturevlm_lab.train.averaged import AveragedWeights
 
 _WEIGHTS, _AVERAGED, _STATE, _CONFIG = "weights.safetensors", "averaged.safetensors", "state.pt", "config.json"
