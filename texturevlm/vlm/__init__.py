@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from texturevlm.vlm.adapter import ATTRIBUTE, Adapter, OwnInput
+from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.families import ENCODERS, FAMILIES
@@ -65,7 +65,6 @@ __all__ = [
     "Geometry",
     "ModelHook",
     "Override",
-    "OwnInput",
     "PromptImage",
     "StoredFeatures",
     "Tokens",
