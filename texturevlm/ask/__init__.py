@@ -15,16 +15,6 @@ from texturevlm.ask.pretrained import PlainProcessor
 from texturevlm.ask.session import DocumentSession, ImageSession, VideoOptions, VideoSession
 
 __all__ = [
-    "VLM",
-    "Answer",
-    "AskConfig",
-    "DocumentSession",
-    "ImageSession",
-    "PlainProcessor",
-    "VideoOptions",
-    "VideoSession",
-    "attach",
-    "conversation_about",
-    "detach",
-    "load_vlm",
-]
+    "VLM", "Answer", "AskConfig", "DocumentSession", "ImageSession", "PlainProcessor", "VideoOptions", "VideoSession",
+    "attach", "conversation_about", "detach", "load_vlm",
+]  # fmt: skip

@@ -24,23 +24,7 @@ from texturevlm.video.stream import Reuse, Step, TokenStream
 from texturevlm.video.tokens import Rate
 
 __all__ = [
-    "ARRAYS",
-    "Frame",
-    "FrameSource",
-    "Moment",
-    "MomentEvidence",
-    "MomentTokens",
-    "Rate",
-    "Reuse",
-    "Sampler",
-    "Step",
-    "StreamConfig",
-    "TokenStream",
-    "bytes_source",
-    "changed_tiles",
-    "choose_clip",
-    "is_live",
-    "keep_moments",
-    "open_video",
-    "upright_moments",
-]
+    "ARRAYS", "Frame", "FrameSource", "Moment", "MomentEvidence", "MomentTokens", "Rate", "Reuse", "Sampler", "Step",
+    "StreamConfig", "TokenStream", "bytes_source", "changed_tiles", "choose_clip", "is_live", "keep_moments",
+    "open_video", "upright_moments",
+]  # fmt: skip

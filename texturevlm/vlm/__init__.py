@@ -55,28 +55,7 @@ def installed() -> tuple[int, int]:
 
 
 __all__ = [
-    "COORDINATES",
-    "ENCODERS",
-    "FAMILIES",
-    "HOOKS",
-    "Adapter",
-    "CapturedDecode",
-    "CapturedPrefill",
-    "Geometry",
-    "ModelHook",
-    "Override",
-    "PromptImage",
-    "StoredFeatures",
-    "Tokens",
-    "View",
-    "adapt",
-    "adapter_for",
-    "evaluating",
-    "grid_weights",
-    "installed",
-    "is_packed",
-    "moment_view",
-    "own_grid",
-    "unpack",
-    "weighted",
-]
+    "COORDINATES", "ENCODERS", "FAMILIES", "HOOKS", "Adapter", "CapturedDecode", "CapturedPrefill", "Geometry",
+    "ModelHook", "Override", "PromptImage", "StoredFeatures", "Tokens", "View", "adapt", "adapter_for", "evaluating",
+    "grid_weights", "installed", "is_packed", "moment_view", "own_grid", "unpack", "weighted",
+]  # fmt: skip
