@@ -1,12 +1,16 @@
 """Regions of a SAM reach atlas and cascade; a folder that is none is refused by name."""
 
+import json
+
 import pytest
 import torch
+from PIL import Image
 
 from tests.allocate.test_atlas import diagonal
 from tests.allocate.test_hierarchies import photo, relevance_at
 from tests.channels.test_segments import folder, segmenter  # noqa: F401 (fixtures)
 from texturevlm.allocate import ALLOCATORS
+from texturevlm.cli import main
 from texturevlm_lab.allocators import regions
 from texturevlm_lab.allocators.regions import find_regions, shared_in_regions
 
@@ -49,10 +53,21 @@ def test_regions_of_a_sam_lie_on_the_grid(segmenter):  # noqa: F811
     assert found.shape == (1, 80, 60) and not found.is_floating_point()
 
 
-def test_what_is_refused(tmp_path):
+def test_what_is_refused(tmp_path, folder, capsys):  # noqa: F811
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"Segmenter.load: model must be .*empty"):
         ALLOCATORS["atlas"](photo(), relevance_at(), budget=9, patch=16, regions=tmp_path / "empty")
     with pytest.raises(ValueError, match="cascade: regions and scan both say"):
         given = {"regions": torch.zeros(1, 80, 60).long(), "scan": relevance_at()}
         ALLOCATORS["cascade"](photo(), relevance_at(), budget=9, patch=16, **given)
+    page = str(tmp_path / "page.png")
+    Image.new("RGB", (90, 60), "white").save(page)
+    common = ["allocate", page, "--relevance", "none", "--device", "cpu", "--budget", "6", "--patch", "16"]
+    assert main([*common, "--allocator", "atlas", "--regions", str(tmp_path / "empty")]) == 2
+    assert "Segmenter.load: model must be" in capsys.readouterr().err.splitlines()[-1]
+    assert main([*common, "--allocator", "layers", "--regions", str(folder)]) == 2
+    assert (
+        "--regions needs an --allocator that keeps regions whole, such as atlas, got layers" in capsys.readouterr().err
+    )
+    assert main([*common, "--allocator", "atlas", "--regions", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"]

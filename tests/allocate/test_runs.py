@@ -6,7 +6,7 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.allocate.cells import Cells, cells_of, places_in, runs_of
-from texturevlm.allocate.layers import CellRanking, layered
+from texturevlm.allocate.layers import CellRanking
 from texturevlm.relevance import Relevance
 from texturevlm.relevance.maps import legibility
 from texturevlm.types import Texture
@@ -87,21 +87,3 @@ def test_no_token_changes(name, monkeypatch):
     whole = ALLOCATORS[name](texture, relevance, budget=60, patch=16)
     for part in ("centre", "ddx", "ddy", "score", "valid"):
         assert torch.equal(getattr(pruned, part), getattr(whole, part))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_where_a_tenth_passes_a_third_is_read(seed):
-    cells = Cells.of(lines_of_print(seed=seed), 0, patch=16)
-    assert 0.09 < cells.ink.mean() < 0.12
-    layered(cells, 273, 0.1)
-    assert cells.reads.of > 20 * cells.mass.size  # the search looks at the cells again and again
-    assert cells.reads.share < 1 / 3
-    tenths = [read for passing, read in cells.reads.cuts if 0.05 < passing < 0.12]
-    assert tenths and max(tenths) < 1 / 3
-
-
-def test_the_maxima_make_the_difference(monkeypatch):
-    cells = Cells.of(lines_of_print(), 0, patch=16)
-    unpruned(monkeypatch)
-    layered(cells, 273, 0.1)
-    assert cells.reads.share >= 1

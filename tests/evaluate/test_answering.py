@@ -36,6 +36,7 @@ from texturevlm_lab.evaluate.conditions import (
     conditions,
 )
 from texturevlm_lab.evaluate.data import load_data
+from texturevlm_lab.evaluate.own_input import has_own_input, own_input
 from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.rivals import steps_of
 from texturevlm_lab.rivals.hooks.hook import TokenReduction
@@ -240,7 +241,7 @@ def test_one_batch_is_one_call_and_gives_the_answers_of_single_questions(tmp_pat
 def test_likelihoods_are_those_of_the_logits(samples):
     """Token by token, against a forward pass over one prompt without padding; the end of the answer counts."""
     adapter = model().adapter
-    image = adapter.own_input(Image.open(samples[0].image).convert("RGB"), 12)
+    image = own_input(adapter, Image.open(samples[0].image).convert("RGB"), 12)
     prompts = [prompted.own_prompt(adapter, text, image) for text in ("Where?", "What is the total of it?")]
     texts = ["alpha0", "12"]
     found = prompted.log_likelihoods(adapter, prompts, texts)
@@ -304,7 +305,7 @@ def test_reduced_conditions_choose_more_and_keep_the_budget(tmp_path, samples):
 def test_our_own_input_is_the_stock_models(samples):
     """The full resolution goes through the unmodified path: the same logits after the hooks are removed."""
     adapter = model().adapter
-    image = adapter.own_input(Image.open(samples[0].image).convert("RGB"))
+    image = own_input(adapter, Image.open(samples[0].image).convert("RGB"))
     inputs = prompted.batched_inputs(adapter, [prompted.own_prompt(adapter, "Where?", image)])
     with torch.no_grad():
         ours = adapter.model(**inputs).logits
@@ -319,7 +320,7 @@ def test_our_own_input_is_the_stock_models(samples):
 @pytest.mark.parametrize("most", [7, 16, 20, 33, 64, 273])
 @pytest.mark.parametrize("size", [(160, 240), (40, 40), (700, 90), (64, 460), (470, 470)])
 def test_the_models_own_resize_stays_within_the_budget(size, most):
-    image = model().adapter.own_input(Image.new("RGB", size[::-1]), most)
+    image = own_input(model().adapter, Image.new("RGB", size[::-1]), most)
     assert 1 <= image.tokens <= most
 
 
@@ -498,7 +499,7 @@ def test_other_families(tmp_path, samples, family, monkeypatch):
     """LLaVA's processor cannot be asked for fewer tokens: its grid and our resize stand in."""
     monkeypatch.setattr(answering, "TIMED", 0)
     adapter = VLM(*models.built(family)).adapter
-    own = adapter.has_own_input
+    own = has_own_input(adapter)
     assert own == (family != "llava")
     wanted = conditions(["auto", "resize"], ["none"], [6], own=own)
     rows = AnswerRows.open(tmp_path / "answers.jsonl", SETTINGS, [(sample.id, sample.image.name) for sample in samples])

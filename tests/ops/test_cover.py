@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.allocate.test_runs import lines_of_print
 from tests.conftest import poison
 from texturevlm.allocate import ALLOCATORS
-from texturevlm.allocate.cells import RUN, Cells
+from texturevlm.allocate.cells import RUN
 from texturevlm.allocate.footprints import ROUNDING
-from texturevlm.allocate.layers import CellRanking, layered, layers_by_kernel
+from texturevlm.allocate.layers import CellRanking, layers_by_kernel
 from texturevlm.allocate.search import BISECTIONS, ladder
 from texturevlm.cuda.struct import definitions
 from texturevlm.ops import cover as kernels
@@ -144,18 +143,6 @@ def test_skipped_may_be_strided(emulated):
     skipped = torch.tensor([False, True, False, True, False, True])[::2]
     got = layers_by_kernel("fit", relevance, budget=20, patch=16, overview=None, skipped=skipped)
     assert torch.equal(got.valid, every.valid) and got.valid.any(1).all()
-
-
-def test_the_kernels_skip_the_runs_that_the_search_in_python_skips(emulated):
-    relevance = lines_of_print(40, 64, share=0.1)
-    cells, cuts = Cells.of(relevance, 0, 16), []
-    layered(cells, 9, 0.1)
-    layers_by_kernel("layers", relevance, 9, 16, 0.1, "auto", cuts=cuts)
-    tried = set(map(tuple, cuts[0].tolist()))
-    own = cells.live.size.bit_length()  # maxima that a binary search reads; the kernels' are not counted
-    wanted = {(round(taken * 40 * 64), round(read * 40 * 64) - own) for taken, read in cells.reads.cuts}
-    assert len(wanted) > 5 and wanted <= tried
-    assert all(taken <= read for taken, read in tried) and min(read for taken, read in tried if taken) < 40 * 64 / 4
 
 
 def test_what_is_too_large_for_the_kernels_is_searched_in_python(emulated):

@@ -7,7 +7,8 @@ import torch
 
 import texturevlm as tv
 from texturevlm.relevance import Balance, find_relevance
-from texturevlm.relevance.maps import find_balance, load_balances, save_balances
+from texturevlm.relevance.maps import find_balance, load_balances
+from texturevlm_lab.commands.weights import save_balances
 
 
 def test_names_stand_for_balances_and_a_balance_for_itself():

@@ -20,8 +20,8 @@ from texturevlm.relevance.channel_logits import (
     channel_layers,
     feature_names,
     load_form,
-    save_form,
 )
+from texturevlm_lab.commands.weights import save_form
 from texturevlm_lab.evaluate.objects import fine_tokens, painted
 
 

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from texturevlm.relevance import ocr
-from texturevlm.relevance.ocr import MOST_PIXELS, Page, Word, load_page, read_page, split_line, words_of_lines
+from texturevlm.relevance.ocr import MOST_PIXELS, Page, Word, read_page, split_line, words_of_lines
+from texturevlm_lab.train.pages import load_page
 
 INVOICE = Path(__file__).parents[2] / "examples" / "invoice.png"
 

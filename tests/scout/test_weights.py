@@ -9,9 +9,10 @@ from tests.conftest import worst
 from tests.scout.networks import SHIPPED, lively
 from texturevlm.scout import load_scout
 from texturevlm.scout.ranker import Ranker
-from texturevlm.scout.scout import Scout, load_module, load_ranker, read_weights, save_modules
+from texturevlm.scout.scout import Scout, load_module, load_ranker, read_weights
 from texturevlm.scout.spotter import Spotter
 from texturevlm.types import Texture
+from texturevlm_lab.commands.weights import save_modules
 
 WIDTHS = (8, 12, 16)
 

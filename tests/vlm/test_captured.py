@@ -42,9 +42,10 @@ def last_logits(adapter, *inputs, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"coordinates": "native"}, {"levels": "apart"}], ids=str)
-def test_first_token_is_that_of_transformers_own_forward(adapter, options):
+def test_first_token_is_that_of_transformers_own_forward(adapter, options, monkeypatch):
     """One capture serves images of every size and questions of several lengths."""
-    fixed = CapturedPrefill(adapter, 11, **options)
+    monkeypatch.setattr(adapter, "trained", replace(adapter.trained, **options))
+    fixed = CapturedPrefill(adapter, 11)
     for size, question in (((150, 260), QUESTION), ((90, 70), "and there ?"), ((300, 64), QUESTION)):
         texture = small.picture(*size)
         allocation = small.chosen(texture, adapter.side, 11)
@@ -62,7 +63,7 @@ def test_tower_is_that_of_transformers(adapter):
         assert difference(ours, theirs) < 1e-5
 
 
-def test_unused_slots_change_nothing(adapter):
+def test_unused_slots_change_nothing(adapter, monkeypatch):
     texture = small.picture(4 * adapter.side, 5 * adapter.side)
     allocation = small.chosen(texture, adapter.side, 9)
     valid = torch.arange(9)[None] < 6
@@ -72,7 +73,8 @@ def test_unused_slots_change_nothing(adapter):
     some = replace(allocation, valid=valid)
     for levels in ("joint", "apart"):
         wanted = last_logits(adapter, QUESTION, texture, allocation.each(lambda column: column[:, :6]), levels=levels)
-        fixed = CapturedPrefill(adapter, 9, masked=True, levels=levels)
+        monkeypatch.setattr(adapter, "trained", replace(adapter.trained, levels=levels))
+        fixed = CapturedPrefill(adapter, 9, masked=True)
         assert difference(first_logits(fixed, QUESTION, texture, some), wanted) < 1e-4
 
 
@@ -350,15 +352,16 @@ def test_an_adapter_that_is_switched_makes_a_capture_stale():
 
 def test_the_longest_unused_length_of_prompt_gives_way(adapter, monkeypatch):
     monkeypatch.setattr(captured, "GRAPHS", 2)
+    monkeypatch.setattr(captured, "BUCKET", 8)
     texture = small.picture(2 * adapter.side, 2 * adapter.side)
     allocation = small.full_grid(texture, adapter.side)
-    fixed = CapturedPrefill(adapter, 4, bucket=8)
+    fixed = CapturedPrefill(adapter, 4)
     seen = fixed.encode(texture, allocation)
     first = fixed.spelled("generate", QUESTION, texture, allocation)[0]
     for more in (0, 8, 0, 16):
         ids = [[*first, *[small.IDS["total"]] * more]]
         read = fixed.prefill(ids, seen)
-        fresh = CapturedPrefill(adapter, 4, bucket=8).prefill(ids, seen)
+        fresh = CapturedPrefill(adapter, 4).prefill(ids, seen)
         assert torch.equal(read.logits, fresh.logits)
     assert list(fixed.prefills) == [16, 32]
 

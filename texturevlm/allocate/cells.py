@@ -23,31 +23,6 @@ Square = tuple[int, int]  # row and column of a square's first cell
 RUN = 16  # on train pages fewer cells are read than with runs of 8 or 32
 
 
-@dataclass
-class CellsRead:
-    """How many values of cells a search has read, and how many it would have read without maxima.
-
-    cuts: per question which cells are above a threshold: the share that is, and the share that was read
-    """
-
-    read: int = 0
-    of: int = 0
-    cuts: list[tuple[float, float]] = field(default_factory=list)
-
-    def add(self, read: int, of: int) -> None:
-        self.read += read
-        self.of += of
-
-    def cut(self, passing: int, read: int, of: int) -> None:
-        """A question which cells are above a threshold."""
-        self.add(read, of)
-        self.cuts.append((passing / of, read / of))
-
-    @property
-    def share(self) -> float:
-        return self.read / max(1, self.of)
-
-
 @dataclass(frozen=True, eq=False)
 class Cells:
     """What an allocator knows of one image.
@@ -56,7 +31,6 @@ class Cells:
     cell:  height and width of a cell in pixels
     size:  height and width of the image in pixels
     patch: the side of a token in samples; no footprint is narrower than this many pixels
-    reads: counts the cells that a search reads
     """
 
     mass: Array
@@ -65,7 +39,6 @@ class Cells:
     cell: tuple[float, float]
     size: tuple[int, int]
     patch: int
-    reads: CellsRead = field(default_factory=CellsRead, init=False, repr=False)
     _legible: dict[float, Array] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -103,7 +76,6 @@ class Cells:
     @cached_property
     def live(self) -> Array:
         """(n,): the runs with any mass in ink. Whatever is multiplied by the mass is 0 in all others."""
-        self.reads.add(self.mass.size, 0)  # the maxima are made once
         return np.flatnonzero(runs_of(self.inked_mass).max(1) > 0)
 
     def worth(self, scale: float) -> Array:
@@ -112,7 +84,6 @@ class Cells:
         ratio = np.float32(scale) / legible_scale
         square = ratio * ratio
         legible = np.float32(1) / (np.float32(1) + square * square * ratio * np.sqrt(ratio))
-        self.reads.add(mass.size, self.mass.size)
         return _units(mass, legible)
 
     @cached_property
@@ -129,7 +100,6 @@ class Cells:
         """(h, w), float64: what `worth` rounds. For searches that have no kernel."""
         if scale not in self._legible:
             mass, fineness = self._live_fineness
-            self.reads.add(mass.size, self.mass.size)
             self._legible[scale] = cells_of(mass / (1 + fineness * scale**STEEPNESS), self.live, self.ink.shape)
         return self._legible[scale]
 

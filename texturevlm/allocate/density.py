@@ -196,26 +196,13 @@ def density_cuda(
         starts.append(starts[-1] + len(cuts))
     work = torch.empty(batch * (2 + (rows + 1) * (columns + 1)), dtype=torch.float64, device=mass.device)
     tokens = empty_footprints(batch, budget, mass.device)
-    parameters = _DENSITY.pack(
-        mass=mass,
-        wanted=wanted,
-        plan=device_constant([number for cuts in rounds for cut in cuts for number in cut], torch.int32, mass.device),
-        scale=work,
-        table=work.data_ptr() + 16 * batch,
-        **tokens._asdict(),
-        even=even,
-        cap=1 / patch**2,
-        area=size[0] * size[1] / (rows * columns),
-        batch=batch,
-        rows=rows,
-        columns=columns,
-        height=size[0],
-        width=size[1],
-        patch=patch,
-        budget=budget,
-        rounds=len(rounds),
-        start=starts,
-    )
+    plan = device_constant([number for cuts in rounds for cut in cuts for number in cut], torch.int32, mass.device)
+    memory = {"mass": mass, "wanted": wanted, "plan": plan, "scale": work, "table": work.data_ptr() + 16 * batch}
+    area = size[0] * size[1] / (rows * columns)
+    sizes = {"batch": batch, "rows": rows, "columns": columns, "height": size[0], "width": size[1], "patch": patch}
+    sizes |= {"budget": budget, "rounds": len(rounds)}
+    densities = {"even": even, "cap": 1 / patch**2, "area": area}
+    parameters = _DENSITY.pack(**memory, **tokens._asdict(), **densities, **sizes, start=starts)
     blocks: dict[str, int | tuple[int, int]] = {
         "density_scale": batch,
         "density_rows": -(-batch * (rows + 1) // ROWS_PER_BLOCK),

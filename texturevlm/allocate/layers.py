@@ -52,13 +52,11 @@ def layers_by_kernel(
     overview: float | None,
     backend: str = "auto",
     skipped: Tensor | None = None,
-    cuts: list[Tensor] | None = None,
 ) -> Allocation | None:
     """`layers` (or `fit`, overview None) of all images on a GPU, without waiting; None where the kernel cannot run.
 
     name:    of the allocator, for errors
     skipped: (B,) bool, images that get no tokens
-    cuts:    gets what the search read, as in `layers_cuda`
     """
     if backends.choose("layers", relevance.mass, backend) != "cuda":
         return None
@@ -79,7 +77,6 @@ def layers_by_kernel(
         worth_it=int(WORTH_IT * UNIT),
         native=search.NATIVE,
         skipped=skipped,
-        cuts=cuts,
     )
     return allocation_of_tokens(tokens, relevance.size, patch)
 
@@ -121,12 +118,11 @@ class CellRanking:
 
     def __init__(self, cells: Cells, gain: Array) -> None:
         upper = gain.astype(np.float32).view(np.int32) >> 16
-        self.shape, self.live, self.reads = cells.ink.shape, cells.live, cells.reads
+        self.shape, self.live = cells.ink.shape, cells.live
         self.keys = np.maximum(upper - self.LEAST, 0).astype(np.int16)
         highest = self.keys.max(1, initial=0)
         self.order = highest.argsort(kind="stable")
         self.highest = highest[self.order]  # ascending
-        self.reads.add(highest.size, 0)
         self.beyond = np.bincount(self.keys.ravel(), minlength=self.KEYS + 1)[::-1].cumsum()[::-1]  # from a key on
         self.total = int(self.beyond[1])
 
@@ -141,7 +137,6 @@ class CellRanking:
         passing = self.order[np.searchsorted(self.highest, key) :]
         own, some = self.keys[passing], self.live[passing]
         chosen = (own > key) | ((own == key) & (places_in(some, self.shape) < end))
-        self.reads.cut(int(chosen.sum()), self.highest.size.bit_length() + own.size, size)
         return cells_of(chosen, some, self.shape)
 
 

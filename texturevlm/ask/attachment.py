@@ -23,7 +23,7 @@ from texturevlm.vlm.trained import trained_as
 DEFAULTS: dict[str, Any] = {"budget": BUDGET, "allocator": ALLOCATOR, "relevance": RELEVANCE, "turn": TURN}
 WRAPPERS = ("get_base_model", "_orig_mod", "module")  # of PEFT, of torch.compile, of data parallel training
 _ATTACHED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # processor → model
-_ASKING: WeakSet[Any] = WeakSet()  # VLMs
+ASKING: WeakSet[Any] = WeakSet()  # VLMs: when the hooks of a model go, so do their graphs
 _LAST: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()  # processor → the model that it was attached to last
 
 
@@ -101,7 +101,7 @@ def detach(attached: Any) -> Any:
         adapter = getattr(network, ATTRIBUTE, None)
         if adapter is not None:
             adapter.restore()
-        for asking in [vlm for vlm in _ASKING if vlm.model is network]:
+        for asking in [vlm for vlm in ASKING if vlm.model is network]:
             asking.release()
     return network
 
@@ -113,11 +113,6 @@ def hooked(network: Any, processor: Any) -> Adapter:
         adapter = adapter_for(network.config).bind(network)
     _ATTACHED[processor], _LAST[processor] = network, ref(network)
     return adapter
-
-
-def released_with_hooks(asking: Any) -> None:
-    """When the hooks of its model go, so do the graphs of this VLM."""
-    _ASKING.add(asking)
 
 
 def check_still_hooked(processor: Any) -> None:

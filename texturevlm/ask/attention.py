@@ -6,44 +6,34 @@ queries and keys, for the tokens of the question only. The model stops at that l
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from texturevlm.ask.messages import conversation_about
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.types import Allocation, Texture
 from texturevlm.vlm import PromptImage, evaluating
-from texturevlm.vlm.growing import LayerReached
+from texturevlm.vlm.growing import read_until
 from texturevlm.vlm.loops import query_and_key, text_rotary
 
 LONGEST_MAP = 256  # cells along the longer side of what `pointed_at` paints
 
 
 def question_attention(
-    adapter: Any,
-    question: str,
-    textures: Sequence[Texture],
-    allocations: Sequence[Allocation],
-    *,
-    layer: int | None = None,
+    adapter: Any, question: str, textures: Sequence[Texture], allocations: Sequence[Allocation]
 ) -> list[Tensor]:
-    """How much the question attends to each token of each image: the mean over its tokens and the heads of a layer.
+    """How much the question attends to each token of each image: the mean over its tokens, in the middle layer's heads.
 
     textures, allocations: one image each
-    layer:                 of the language model; the middle one if not given
     returns                (K,) per image, in the slots of the allocation, zero in unused ones; all together sum to 1
     """
     language = adapter.language_of(adapter.model)
-    number = len(language.layers) // 2 if layer is None else layer
-    if not -len(language.layers) <= number < len(language.layers):
-        raise ValueError(f"ask: layer must be below {len(language.layers)}, the layers of this model, got {layer}")
     prompt = conversation_about(len(textures), question, adapter.marks)
     inputs = adapter.prepare(prompt, list(textures), list(allocations))
     positions = adapter.positions(inputs)
@@ -53,17 +43,11 @@ def question_attention(
     found: list[Tensor] = []
     normed = adapter.normed_heads
 
-    def stop_here(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+    def look(attention: Any, hidden: Tensor) -> None:
         found.append(_weights(attention, hidden, text_rotary(language, hidden, positions), asking, normed))
-        raise LayerReached
 
-    hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
-    try:
-        with torch.no_grad(), contextlib.suppress(LayerReached):
-            adapter.model(**inputs, use_cache=False)
-    finally:
-        hook.remove()
+    with torch.no_grad():
+        read_until(language.layers[len(language.layers) // 2], look, lambda: adapter.model(**inputs, use_cache=False))
     return _by_slot(adapter, found[0][visual], textures, allocations)
 
 

@@ -147,40 +147,12 @@ def _check_together(model: Any, options: Mapping[str, Any]) -> None:
 
 
 PLAIN = (
-    "max_new_tokens",
-    "min_new_tokens",
-    "max_time",
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "top_h",
-    "typical_p",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "sequence_bias",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "forced_eos_token_id",
-    "remove_invalid_values",
-    "exponential_decay_length_penalty",
-    "renormalize_logits",
-    "eos_token_id",
-    "pad_token_id",
-    "bos_token_id",
-    "stop_strings",
-    "tokenizer",
-    "logits_processor",
-    "stopping_criteria",
-    "streamer",
-    "output_logits",
-    "output_scores",
-    "return_dict_in_generate",
-)
+    *SAMPLING, "max_new_tokens", "min_new_tokens", "max_time", "do_sample", "repetition_penalty",
+    "no_repeat_ngram_size", "bad_words_ids", "sequence_bias", "suppress_tokens", "begin_suppress_tokens",
+    "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty", "renormalize_logits",
+    "eos_token_id", "pad_token_id", "bos_token_id", "stop_strings", "tokenizer", "logits_processor",
+    "stopping_criteria", "streamer", "output_logits", "output_scores", "return_dict_in_generate",
+)  # fmt: skip
 # Values that change nothing, of options that are not listed.
 AS_ALWAYS = {"num_beams": (1, None), "num_return_sequences": (1, None), "use_cache": (True, None)}
 

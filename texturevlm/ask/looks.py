@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,16 +36,6 @@ class Look:
     used: int
 
 
-class Looking(Protocol):
-    """How one kind of session looks."""
-
-    def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: AskConfig, apart: bool) -> Look:
-        """Read the first tokens. said: the prompt of the caller, a text or messages"""
-
-    def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: AskConfig) -> Look | None:
-        """Append the rest of the budget; None if there is nothing left to see."""
-
-
 class ImageLooks:
     """Further tokens continue the pictures that they belong to."""
 
@@ -53,6 +43,7 @@ class ImageLooks:
         self.session, self.views, self.levels = session, list[View](), ""
 
     def overview(self, prompt: GrowingPrompt, said: Any, question: str, how: AskConfig, apart: bool) -> Look:
+        """Read the first tokens. said: the prompt of the caller, a text or messages"""
         self.levels = how.levels or prompt.adapter.trained.levels
         adapter = prompt.adapter
         conversation = conversation_with(said, len(self.session.pictures), adapter.marks, apart=apart)
@@ -65,6 +56,7 @@ class ImageLooks:
         return Look(ids[last:], placements, sum(map(len, self.views)))
 
     def closer(self, prompt: GrowingPrompt, look: Look, question: str, how: AskConfig) -> Look | None:
+        """Append the rest of the budget; None if there is nothing left to see."""
         pointed = _pointed(prompt, look, self.views)
         pictures = [placed.picture for placed in look.placements]
         more = place_together(pictures, question, how.tokens, evidence=pointed, after=look.placements)
@@ -153,7 +145,7 @@ def answer_by_looks(
     model = session.model
     options = {name: value for name, value in options.items() if name not in PREPARING}  # `how` has them
     watch = Stopwatch(model.device, wait=True)
-    looking: Looking = ImageLooks(session) if isinstance(session, ImageSession) else VideoLooks(session)
+    looking = ImageLooks(session) if isinstance(session, ImageSession) else VideoLooks(session)
     fewest = len(session.pictures) if isinstance(session, ImageSession) else 1
     with model.adapter.lock, torch.no_grad(), evaluating(model.model):
         prompt = GrowingPrompt(model.adapter, coordinates=how.coordinates)

@@ -11,20 +11,14 @@ import torch
 from PIL import Image
 
 from texturevlm.ask.answer import Stopwatch
-from texturevlm.ask.attachment import attach, attached_to, hooked, network_of, released_with_hooks
+from texturevlm.ask.attachment import ASKING, attach, attached_to, hooked, network_of
 from texturevlm.ask.config import KINDS, OPTIONS, SAVED, TOKENS, AskConfig, check_belongs, for_answers
 from texturevlm.ask.decoding import decoding, several_sequences
 from texturevlm.ask.generation import CapturedModels, Generator
 from texturevlm.ask.looks import answer_by_looks
 from texturevlm.ask.messages import are_messages, images_of, question_in, videos_of
 from texturevlm.ask.pretrained import find
-from texturevlm.ask.session import (
-    DocumentSession,
-    ImageSession,
-    VideoOptions,
-    VideoSession,
-    is_video,
-)
+from texturevlm.ask.session import DocumentSession, ImageSession, VideoOptions, VideoSession, is_video
 from texturevlm.channels import HUB_OPTIONS
 from texturevlm.check import check_choice, check_count
 from texturevlm.cuda import nothing_collected
@@ -94,7 +88,7 @@ class VLM:
         self.graphs = CapturedModels(self.adapter, processor, captured=captured)
         self.generator = Generator(self.adapter, self.graphs)
         self._choice = CapturedChoice(MOST_CHOICES, second=True)
-        released_with_hooks(self)
+        ASKING.add(self)
 
     @property
     def config(self) -> AskConfig:
@@ -131,7 +125,7 @@ class VLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.adapter.lock = hooked(self.model, self.processor).lock  # all that ask one model wait for one another
-        released_with_hooks(self)
+        ASKING.add(self)
 
     def prepare(
         self,

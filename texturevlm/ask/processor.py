@@ -50,12 +50,7 @@ from texturevlm.vlm.views import sampled_view
 
 MASKED = (5, 18)  # of transformers: masks of the assistant's tokens are right behind images since then
 OWN_SAMPLING = "texturevlm samples images, and the budget decides how"
-OPTION_GROUPS = (
-    "text_kwargs",
-    "images_kwargs",
-    "common_kwargs",
-    "videos_kwargs",
-)  # of a call
+OPTION_GROUPS = ("text_kwargs", "images_kwargs", "common_kwargs", "videos_kwargs")  # of a call
 NOT_FOR_IMAGES = {"return_tensors", "return_metadata", *OPTION_GROUPS}
 
 

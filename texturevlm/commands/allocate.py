@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from texturevlm.defaults import FINE_PAGES, MOST_FINE_PAGES
 if TYPE_CHECKING:
     import torch
 
-    from texturevlm.placement import TokenConfig
+    from texturevlm.channels import Segmenter
+    from texturevlm.placement import Allocator, TokenConfig
 
 STDOUT = Path("-")
 
@@ -24,6 +26,8 @@ def add_allocate(commands: arguments.Commands) -> None:
     parser.add_option("--query", "Q", "a question: what matters for it is shown finely")
     parser.add_argument("--share", action="store_true", help="the images share one budget, instead of one budget each")
     parser.add_tokens()
+    sam = "a SAM model (hub id or folder) whose regions stay whole, for --allocator atlas or cascade"
+    parser.add_option("--regions", "PATH_OR_ID", sam)
     fine = "with a PDF: pages that get tokens of their own, at most"
     parser.add_option("--fine-pages", "N", f"{fine} (default: {FINE_PAGES})", type=arguments.count)
     parser.add_device()
@@ -45,6 +49,8 @@ def _allocate(options: argparse.Namespace) -> int:
         return _written(out, how.patch, _listed(encoded), counts)
     if options.fine_pages is not None:
         raise ValueError(f"--fine-pages needs a PDF, got {', '.join(map(str, images))}")
+    if options.regions is not None:
+        how = replace(how, options={"regions": _segmenter(options.regions, how.allocator, device)})
     textures = [tv.Texture.open(path, device=device) for path in images]
     allocations = tv.choose_tokens(textures, options.query or "", how=how, share=options.share)
     encoded = [allocation.to_json() for allocation in allocations]
@@ -71,6 +77,8 @@ def _pages(options: argparse.Namespace, how: "TokenConfig", device: "torch.devic
     from texturevlm.check import check_count
     from texturevlm.pages import SharedBudget
 
+    if options.regions is not None:
+        raise ValueError(f"--regions takes images, got {options.regions} with a PDF")
     fine = FINE_PAGES if options.fine_pages is None else options.fine_pages
     check_count("allocate", "--fine-pages", fine, 1, MOST_FINE_PAGES)
     with arguments.announced("reading the pages"):
@@ -81,3 +89,14 @@ def _pages(options: argparse.Namespace, how: "TokenConfig", device: "torch.devic
         whole = {"pages": pages, "allocation": json.loads(unit.tokens.placement.given.to_json())}
         encoded.append(json.dumps(whole, allow_nan=False))
     return encoded, [unit.tokens.tokens for unit in found]
+
+
+def _segmenter(model: str, allocator: "str | Allocator", device: "torch.device") -> "Segmenter":
+    """The SAM of --regions, before images are read."""
+    from texturevlm.allocate import ALLOCATORS
+    from texturevlm.channels import Segmenter
+
+    if "regions" not in getattr(ALLOCATORS.find("allocate", allocator), "options", ()):
+        raise ValueError(f"--regions needs an --allocator that keeps regions whole, such as atlas, got {allocator}")
+    with arguments.announced(f"loading {model}"):
+        return Segmenter.load(model, device=device)

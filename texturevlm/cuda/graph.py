@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,47 +47,29 @@ class Compiled:
         return self.function(*inputs)
 
 
-class Graph(Protocol):
-    """The work of a function on one device, recorded once and started again as it was."""
-
-    def __init__(self, device: torch.device) -> None: ...
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Inside, the device is the current one."""
-
-    def buffer(self, tensor: Tensor) -> Tensor:
-        """Memory at a fixed address for an input like `tensor`, with its values."""
-
-    def warm_up(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
-        """Call the function a few times, before it is recorded."""
-
-    def capture(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Record what the function starts; RuntimeError if it cannot. Returns its outputs, which `replay` writes."""
-
-    def replay(self) -> None:
-        """Start all of it again."""
-
-    def finish(self) -> None:
-        """Wait until the buffers of inputs have been read, and may be overwritten or freed."""
-
-
 class CudaGraph:
-    """A CUDA graph. An input on the CPU stays there, in pinned memory, for the function to read."""
+    """The work of a function on a GPU, recorded once and started again as it was.
+
+    An input on the CPU stays there, in pinned memory, for the function to read.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._read: torch.cuda.Event | None = None  # after it, pinned inputs may be overwritten
 
     def current(self) -> AbstractContextManager[Any]:
+        """Inside, the device is the current one."""
         return torch.cuda.device(self.device)
 
     def buffer(self, tensor: Tensor) -> Tensor:
+        """Memory at a fixed address for an input like `tensor`, with its values."""
         if tensor.is_cuda:
             return tensor.clone()
         self._read = self._read or torch.cuda.Event()
         return tensor.clone().pin_memory()
 
     def warm_up(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+        """Call the function a few times, before it is recorded."""
         warming, _ = self._streams()
         here = torch.cuda.current_stream()
         warming.wait_stream(here)
@@ -97,6 +79,7 @@ class CudaGraph:
         here.wait_stream(warming)
 
     def capture(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Record what the function starts; RuntimeError if it cannot. Returns its outputs, which `replay` writes."""
         _, capturing = self._streams()
         # Other threads may use the GPU meanwhile.
         self._graph = torch.cuda.CUDAGraph()
@@ -106,11 +89,13 @@ class CudaGraph:
             return function(*inputs)
 
     def replay(self) -> None:
+        """Start all of it again."""
         self._graph.replay()
         if self._read is not None:
             self._read.record()
 
     def finish(self) -> None:
+        """Wait until the buffers of inputs have been read, and may be overwritten or freed."""
         if self._read is not None:
             self._read.synchronize()
 
@@ -120,7 +105,7 @@ class CudaGraph:
         return _streams[self.device]
 
 
-GRAPHS: dict[str, type[Graph]] = {"cuda": CudaGraph}  # by the type of the device
+GRAPHS: dict[str, type[CudaGraph]] = {"cuda": CudaGraph}  # by the type of the device
 
 
 def can_capture(device: torch.device) -> bool:

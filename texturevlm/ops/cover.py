@@ -108,7 +108,6 @@ def layers_cuda(
     worth_it: int,
     native: float,
     skipped: Tensor | None = None,
-    cuts: list[Tensor] | None = None,
 ) -> Footprints:
     """`layers`, or `fit` without a floor_budget, for all images at once, without uploads and without waiting.
 
@@ -119,8 +118,6 @@ def layers_cuda(
     worth_it:     what a second layer must add at least, in units of 2⁻³⁰
     native:       the largest width of a footprint, in patches, that counts as native resolution
     skipped:      (B,) bool, images that get no tokens
-    cuts:         gets (N, 2) int32: per attempt of the search, how many cells it takes and how many it read for that;
-                  0 where nothing was tried
     """
     batch, rows, columns = mass.shape
     mass, legible_scale, ink = mass.float().contiguous(), legible_scale.float().contiguous(), ink.contiguous()
@@ -150,10 +147,7 @@ def layers_cuda(
     work = torch.empty(sum(room.values()), dtype=torch.int32, device=mass.device)
     places = dict(zip(room, accumulate(room.values(), lambda at, count: at + 4 * count, initial=work.data_ptr())))
     tokens = empty_footprints(batch, budget, mass.device)
-    if cuts is not None:
-        cuts.append(torch.zeros(rounds * attempts, 2, dtype=torch.int32, device=mass.device))
-    fixed: dict[str, Any] = {"mass": mass, "legible_scale": legible_scale, "ink": ink, "skipped": skipped}
-    fixed["cuts"] = cuts[-1] if cuts else None
+    fixed: dict[str, Any] = {"mass": mass, "legible_scale": legible_scale, "ink": ink, "skipped": skipped, "cuts": None}
     fixed |= places | tokens._asdict() | {"cell_height": cell[0], "cell_width": cell[1]}
     fixed |= {"batch": batch, "rows": rows, "columns": columns, "height": size[0], "width": size[1], "patch": patch}
     fixed |= {"budget": budget, "floor_budget": floor_budget or 1, "finest": finest, "coarsest": coarsest}

@@ -21,6 +21,8 @@ from texturevlm.ops.lookup_kernel import patch_parts
 from texturevlm.ops.lookup_reference import FlatLevels, Where
 from texturevlm.ops.mip import level_extents
 
+_JOB = Layout("paged.cu", "PagedJob")
+(CHANNELS,) = constants("paged.cu", "CHANNELS")
 BYTE = 255  # the value of a page's texel that stands for 1
 
 
@@ -70,7 +72,12 @@ class PagedLevels(FlatLevels):
     @cached_property
     def job(self) -> Layout:
         """What the kernel is started with; pool and table stay where they are."""
-        return geometry_of(self)
+        height, width = zip(*self.extents)
+        whole = self.extents[self.base :]
+        texels = [sum(h * w for h, w in whole[:index]) for index in range(len(whole))]
+        memory = {"pool": self.pool, "table": self.table, "coarse": self.texels, "wanted": self.wanted}
+        sizes = {"levels": len(self.extents), "side": self.page, "base": self.base}
+        return _JOB.fix(**memory, **sizes, height=list(height), width=list(width), first=[*self.first_pages, *texels])
 
     def no_kernel_because(self, patch: int | None) -> str | None:
         """Why the kernel cannot sample this, for any device; None if it can."""
@@ -113,29 +120,6 @@ class PagedLevels(FlatLevels):
         paged = level < self.base
         found = self.table[torch.where(paged, self._entry(level, y, x), 0)].long()
         return torch.where(paged, found, 0)
-
-
-_JOB = Layout("paged.cu", "PagedJob")
-(CHANNELS,) = constants("paged.cu", "CHANNELS")
-
-
-def geometry_of(levels: PagedLevels) -> Layout:
-    """The job with all that is the same for every call."""
-    height, width = zip(*levels.extents)
-    whole = levels.extents[levels.base :]
-    texels = [sum(h * w for h, w in whole[:index]) for index in range(len(whole))]
-    return _JOB.fix(
-        pool=levels.pool,
-        table=levels.table,
-        coarse=levels.texels,
-        wanted=levels.wanted,
-        levels=len(levels.extents),
-        side=levels.page,
-        base=levels.base,
-        height=list(height),
-        width=list(width),
-        first=[*levels.first_pages, *texels],
-    )
 
 
 def sample_paged_cuda(levels: PagedLevels, where: Where, patch: int, max_anisotropy: int) -> Tensor:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from texturevlm.channels import CHANNELS, build
@@ -258,7 +257,7 @@ def registry_digest() -> Tensor:
 
 
 def load_form(path: Path | str | None = None) -> ChannelForm:
-    """The weights in the package, or those of a file: weights.safetensors of a run, or what `save_form` wrote."""
+    """The weights in the package, or those of a file: of a run of `texturevlm train`, or of `ship-channels`."""
     return _loaded(str(path or files("texturevlm.relevance").joinpath(_SHIPPED)))
 
 
@@ -275,11 +274,6 @@ def _loaded(path: str) -> ChannelForm:
         )
     form.load_state_dict(tensors)
     return form.requires_grad_(False).eval()
-
-
-def save_form(form: nn.Module, path: Path) -> None:
-    """Write weights as the package holds them."""
-    save_file({name: value.cpu().contiguous() for name, value in form.state_dict().items()}, path)
 
 
 _CELLS = Layout("channel_logits.cu", "Cells")

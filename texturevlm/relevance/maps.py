@@ -173,13 +173,6 @@ def load_balances(path: str | None = None) -> dict[str, Balance]:
         raise ValueError(f"balance: {source} must be as ship-balance wrote it: {error}") from error
 
 
-def save_balances(balances: dict[str, Balance], path: Path) -> None:
-    """Write balances of plain numbers as the package holds them."""
-    names = ("explore", "focus", "particularise")
-    table = {scorer: {name: round(float(getattr(own, name)), 4) for name in names} for scorer, own in balances.items()}
-    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-
-
 STEEPNESS = 5.5
 UNIT = 1 << 30  # the value of a whole image, of which a cell's is a whole number
 Map = TypeVar("Map", Tensor, np.ndarray)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -211,18 +210,3 @@ def _breaks(letters: str, end: int) -> bool:
         or (after in "([" and before.isalpha() and end >= 3)
         or (len(glued) == 5 and glued[:3].isalpha() and glued[:3].islower() and after.isupper() and glued[4].islower())
     )
-
-
-def load_page(image: Path, cache: Path | None, read: Callable[[Path], Page] | None = None) -> Page:
-    """The page of an image file: from the folder `cache` if it was read before, else read and stored there.
-
-    read: instead of `read_page`
-    """
-    kept = None if cache is None else cache / f"{image.name}.json"
-    if kept is not None and kept.is_file():
-        return Page.from_json(kept.read_text(encoding="utf-8"))
-    page = (read or read_page)(image)
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(page.to_json(), encoding="utf-8")
-    return page

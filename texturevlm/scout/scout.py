@@ -164,7 +164,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def read_weights(path: Path | str, prefix: str = "", *, function: str = "load_module") -> dict[str, Tensor]:
-    """Tensors by name, of a file that `save_modules` or a training run (weights.safetensors) wrote.
+    """Tensors by name, of a file that `texturevlm ship-scout` or a training run (weights.safetensors) wrote.
 
     prefix:   those whose names begin with it, without it
     function: for error messages
@@ -214,16 +214,3 @@ def load_ranker(path: Path | str, *, prefix: str = "") -> Ranker:
     fine, middle, coarse = (tensors[name].shape[1] for name in names)
     blocks = {found[1] for name in tensors if (found := re.match(r"inner\.0\.(\d+)\.", name))}
     return _filled(Ranker((fine, middle, coarse), blocks=len(blocks)), tensors, path)
-
-
-def save_modules(path: Path | str, **modules: nn.Module) -> None:
-    """Write fp16 weights of several modules to one file; names start with the module's."""
-    arrays = {}
-    for prefix, module in modules.items():
-        for name, value in module.state_dict().items():
-            if value.is_floating_point():
-                half = value.cpu().half()
-                if not half.isfinite().all():
-                    raise ValueError(f"save_modules: {prefix}.{name} must be finite in half precision, and is not")
-                arrays[f"{prefix}.{name}"] = half.numpy()
-    np.savez(path, **arrays)

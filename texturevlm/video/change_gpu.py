@@ -65,7 +65,7 @@ class GpuComparison:
     tokens:    the length of `sampled`
     words:     (RECORD_WORDS,) float, those after IS_CUT free for other users; `read_words`: as last read on the host
     mask:      (rows, columns) bool, the changed tiles
-    sampled:   (tokens,) bool, which patches were written, for the kernel that samples them
+    sampled:   (tokens,) bool, which patches were written, for the kernel that samples them; `read_sampled`: on the host
     marks:     the tiles to copy; none if the frame is a cut or not finite
     either:    the tiles copied from this frame or from the one before
     moved:     (rows, columns) bool, the tiles copied last
@@ -86,7 +86,7 @@ class GpuComparison:
         words, mask, sampled = read[: sum(parts)].split(parts)
         self.read_words: np.ndarray = words.view(torch.float32).numpy()
         self._read_mask: np.ndarray = mask.view(torch.bool).view(rows, columns).numpy()
-        self._read_sampled: Tensor = sampled.view(torch.bool)
+        self.read_sampled: Tensor = sampled.view(torch.bool)
         self.threshold = torch.zeros(2, rows, columns, device=self.device)
         self.moved = torch.zeros(rows, columns, dtype=torch.bool, device=self.device)
         sums = torch.zeros(2, rows + 1, columns + 1, dtype=torch.int32, device=self.device)
@@ -165,7 +165,3 @@ class GpuComparison:
         check_values(words[GREATEST])
         marked, cut = self._read_mask.copy(), words[IS_CUT] > 0
         return Changes(self.mask, marked, words[LIKENESS], cut, self._learned, self.threshold)
-
-    def read_sampled(self) -> Tensor:
-        """`sampled` by the record, on the host."""
-        return self._read_sampled.clone()

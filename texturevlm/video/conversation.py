@@ -146,12 +146,14 @@ class Conversation:
     def _place(self, first: int) -> None:
         """Give tokens their order and positions, from a moment on; from the head on if that is the first."""
         if first == 0:
-            laid = lay_out(self.head, self.moments, self.extent)
+            slots, order, position, number, after = lay_out(self.head, self.moments, self.extent)
         else:
-            begin = self.moments[first]
-            laid = lay_out([], self.moments[first:], self.extent, number=begin.number, start=begin.start)
-        self.memory.place(laid.slots, laid.order, laid.position)
-        self.follow = laid.number, laid.next
+            begin, moments = self.moments[first], self.moments[first:]
+            slots, order, position, number, after = lay_out(
+                [], moments, self.extent, number=begin.number, start=begin.start
+            )
+        self.memory.place(slots, order, position)
+        self.follow = number, after
 
     def _make_room(self, changed: list[int], now: float, *, new: bool) -> None:
         """Take out the moments of least worth until the tokens that changed fit. new: whether they begin a moment"""

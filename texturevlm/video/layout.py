@@ -122,23 +122,13 @@ class MomentSlots:
         return recency * (LEAST_RELEVANCE + self.relevance)
 
 
-@dataclass(frozen=True, eq=False)
-class TokenOrder:
-    """Where tokens stand: slots in order, their numbers, positions (3, n), and the number and position that follow."""
-
-    slots: list[int]
-    order: list[int]
-    position: Tensor
-    number: int
-    next: float
-
-
 def lay_out(
     head: Sequence[int], moments: Sequence[MomentSlots], extent: float, *, number: int = 0, start: float = 0.0
-) -> TokenOrder:
+) -> tuple[list[int], range, Tensor, int, float]:
     """Text and moments one after another, as M-RoPE counts: text by one, a picture by the extent of its full grid.
 
     number, start: of the first token. The moments get their own
+    returns slots in order, their numbers, positions (3, n), and the number and the position that follow
     """
     slots, columns, follow = list(head), [_text(len(head), start)], start + len(head)
     for moment in moments:
@@ -152,7 +142,7 @@ def lay_out(
         follow += len(moment.closing)
         slots += [*moment.opening, *visual, *moment.closing]
     end = number + len(slots)
-    return TokenOrder(slots, list(range(number, end)), torch.cat(columns, -1), end, follow)
+    return slots, range(number, end), torch.cat(columns, -1), end, follow
 
 
 def _text(count: int, start: float) -> Tensor:

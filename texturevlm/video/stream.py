@@ -352,7 +352,7 @@ class TokenStream:
         allocation, comparison = self.choice.allocation, self.update.comparison
         assert allocation is not None
         if origin is None and not why and comparison is not None and self.update.samples_patches:
-            return comparison.read_sampled()
+            return comparison.read_sampled.clone()
         if origin is None:
             origin = torch.arange(self.budget, device=self.device)
         else:

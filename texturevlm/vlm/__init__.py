@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from texturevlm.vlm.adapter import ATTRIBUTE, Adapter, OwnInput
+from texturevlm.vlm.adapter import ATTRIBUTE, Adapter
 from texturevlm.vlm.captured import CapturedPrefill
 from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.families import ENCODERS, FAMILIES
@@ -56,6 +56,6 @@ def installed() -> tuple[int, int]:
 
 __all__ = [
     "COORDINATES", "ENCODERS", "FAMILIES", "HOOKS", "Adapter", "CapturedDecode", "CapturedPrefill", "Geometry",
-    "ModelHook", "Override", "OwnInput", "PromptImage", "StoredFeatures", "Tokens", "View", "adapt", "adapter_for",
-    "evaluating", "grid_weights", "installed", "is_packed", "moment_view", "own_grid", "unpack", "weighted",
+    "ModelHook", "Override", "PromptImage", "StoredFeatures", "Tokens", "View", "adapt", "adapter_for", "evaluating",
+    "grid_weights", "installed", "is_packed", "moment_view", "own_grid", "unpack", "weighted",
 ]  # fmt: skip

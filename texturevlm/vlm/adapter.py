@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar
 from weakref import WeakSet
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from texturevlm.check import check_choice
@@ -28,15 +27,6 @@ from texturevlm.vlm.prompts import Prompt, PromptImage, filled, pair, worded
 from texturevlm.vlm.tokens import Tokens, to_tokens
 from texturevlm.vlm.trained import trained_as
 from texturevlm.vlm.views import LEVELS, View, still_views
-
-
-@dataclass(frozen=True, eq=False)
-class OwnInput:
-    """Pixel inputs, and how many tokens they are."""
-
-    inputs: dict[str, Tensor]
-    tokens: int
-
 
 ATTRIBUTE = "texturevlm_adapter"  # of a model that has an adapter
 HOOKED: WeakSet[nn.Module] = WeakSet()  # such models of this process
@@ -111,18 +101,6 @@ class Adapter(ABC):
     @abstractmethod
     def pixel_inputs(self, views: Sequence[View], *, coordinates: str | None = None) -> dict[str, Tensor]:
         """The inputs of the model that hold packed rows."""
-
-    @property
-    def has_own_input(self) -> bool:
-        """Whether its image processor cuts an image of any size into tokens, so that it can be asked for fewer."""
-        return False
-
-    def own_input(self, image: Image.Image, most: int | None = None) -> OwnInput:
-        """What the model's own image processor makes of an image, on the model's device, if `has_own_input`.
-
-        most: at most so many tokens, by its own resize (`max_pixels`); None for what it does by itself
-        """
-        raise NotImplementedError(f"own_input: not for {self.config.model_type}")
 
     def id_inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """Further inputs of the model that follow from the ids (B, L)."""
@@ -248,20 +226,10 @@ class Adapter(ABC):
         return texts
 
     @property
-    def unreadable_text(self) -> str | None:
-        """What the model answers if it cannot read, as the tokenizer spells it; None: it has no such answer."""
-        ids = self._unreadable_ids()
-        return None if ids is None else self.decode(torch.tensor([ids]))[0].strip()
-
-    @property
     def unreadable_id(self) -> int | None:
-        """The token that such an answer begins with."""
-        ids = self._unreadable_ids()
-        return None if ids is None else ids[0]
-
-    def _unreadable_ids(self) -> list[int] | None:
+        """The token that the answer begins with if the model cannot read; None: it has no such answer."""
         said = self.trained.unreadable
-        return None if said is None else self.tokenizer(said, add_special_tokens=False)["input_ids"]
+        return None if said is None else self.tokenizer(said, add_special_tokens=False)["input_ids"][0]
 
     def encode(
         self, texture: Texture, allocation: Allocation, *, levels: str | None = None, coordinates: str | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from texturevlm.check import check_choice, check_count
+from texturevlm.check import check_count
 from texturevlm.cuda import Compiled, KeptReplays, Replay
 from texturevlm.sampling import sample
 from texturevlm.types import COLOURS, Allocation, Patches, Texture
@@ -22,11 +22,12 @@ from texturevlm.vlm.captured_decode import CapturedDecode
 from texturevlm.vlm.captured_generate import PrefillOutput, generate_behind
 from texturevlm.vlm.loops import prefill_loop, text_step, tower_loop, vision_step
 from texturevlm.vlm.modules import addresses
-from texturevlm.vlm.places import COORDINATES, frame, places
+from texturevlm.vlm.places import frame, places
 from texturevlm.vlm.prompts import pair
 from texturevlm.vlm.views import as_read, check_readable
 
 GRAPHS = 16  # lengths of prompt that stay captured; each graph has its own memory
+BUCKET = 32  # prompts are padded to a multiple of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,33 +54,17 @@ class CapturedPrefill:
     batch:       images (and prompts) per call
     masked:      whether allocations may have unused slots; if not, attention runs without a mask
     compiled:    whether the layers go through torch.compile; by default on a GPU
-    levels, coordinates: as for `prepare`, without crops
-    bucket:      prompts are padded to a multiple of it
+    levels, coordinates: those of the checkpoint
     `tower`, `prefills` (by length, the oldest is dropped first) and `decode` are captured when they are first needed.
     """
 
     def __init__(
-        self,
-        adapter: Any,
-        budget: int,
-        *,
-        batch: int = 1,
-        masked: bool = False,
-        compiled: bool | None = None,
-        levels: str | None = None,
-        coordinates: str | None = None,
-        bucket: int = 32,
+        self, adapter: Any, budget: int, *, batch: int = 1, masked: bool = False, compiled: bool | None = None
     ) -> None:
         self.adapter, self.masked = adapter, masked
         self.budget = check_count("CapturedPrefill", "budget", budget, 1)
         self.batch = check_count("CapturedPrefill", "batch", batch, 1)
-        self.bucket = check_count("CapturedPrefill", "bucket", bucket, 1)
-        trained = adapter.trained
-        self.levels = check_choice(
-            "CapturedPrefill", "levels", trained.levels if levels is None else levels, adapter.levels
-        )
-        coordinates = trained.coordinates if coordinates is None else coordinates
-        self.coordinates = check_choice("CapturedPrefill", "coordinates", coordinates, COORDINATES)
+        self.levels, self.coordinates = adapter.trained.levels, adapter.trained.coordinates
         self.device = adapter.model.device
         spread = sorted({str(weight.device) for weight in adapter.model.parameters()})
         if len(spread) > 1:
@@ -278,7 +263,7 @@ class CapturedPrefill:
             raise ValueError(f"prefill: ids must be of {self.batch} prompts, got {len(ids)}")
         mark, pad = self.adapter.model.config.image_token_id, getattr(self.adapter.tokenizer, "pad_token_id", None)
         extent = torch.tensor([[max(self.adapter.grid_for(size))] for size in sizes])
-        length = -(-max(len(prompt) for prompt in ids) // self.bucket) * self.bucket
+        length = -(-max(len(prompt) for prompt in ids) // BUCKET) * BUCKET
         table = torch.full((self.batch, length), pad or 0)
         first = []
         for row, prompt in enumerate(ids):

@@ -16,7 +16,7 @@ so an hour of frames needs no memory that the first frames did not.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,21 @@ from texturevlm.vlm.views import View, joined_views
 
 class LayerReached(Exception):
     """Ends the forward pass of a language model once a layer was reached."""
+
+
+def read_until(layer: Any, look: Callable[[Any, Tensor], None], run: Callable[[], Any]) -> None:
+    """Run a language model until `look` has got a layer's attention and its input; nothing behind that is computed."""
+
+    def stop_here(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        look(attention, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        raise LayerReached
+
+    hook = layer.self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
+    try:
+        with contextlib.suppress(LayerReached):
+            run()
+    finally:
+        hook.remove()
 
 
 def attention_to(query: Tensor, key: Tensor, scaling: float, mask: Tensor | None = None) -> Tensor:
@@ -120,17 +135,6 @@ class GrowingPrompt:
             self.crop(read)
         return answer_ids(found, table.shape[1])
 
-    def logits(self, ids: Sequence[int]) -> Tensor:
-        """(1, V), of the token behind these ids; the cache stays as it was."""
-        read, tail = len(self.ids), torch.arange(len(ids), device=self.adapter.device) + self.next
-        position = tail.to(self.position).expand(3, 1, -1)
-        try:
-            hidden = self._forward(ids, position, []).last_hidden_state[:, -1:]
-        finally:
-            self.crop(read)
-        logits: Tensor = self.adapter.model.lm_head(hidden)[:, 0]
-        return logits
-
     def attention(self, ids: Sequence[int]) -> Tensor:
         """(n,): how much these ids, which would follow, attend to each visual token that was read; sums to 1.
 
@@ -142,20 +146,15 @@ class GrowingPrompt:
         number = len(language.layers) // 2
         found: list[Tensor] = []
 
-        def stop_here(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        def look(attention: Any, hidden: Tensor) -> None:
             rotary = text_rotary(language, hidden, position)
             query, _ = query_and_key(attention, hidden, *rotary, self.adapter.normed_heads)
             key = self.cache.layers[number].keys[..., :read, :]
             found.append(attention_to(query, key, attention.scaling))
-            raise LayerReached
 
-        hook = language.layers[number].self_attn.register_forward_pre_hook(stop_here, with_kwargs=True)
         try:
-            with contextlib.suppress(LayerReached):
-                self._forward(ids, position, [])
+            read_until(language.layers[number], look, lambda: self._forward(ids, position, []))
         finally:
-            hook.remove()
             self.crop(read)
         visual = torch.isin(torch.tensor(self.ids), torch.tensor(self.adapter.visual_ids)).to(found[0].device)
         seen = found[0][visual]

@@ -88,12 +88,10 @@ def moment_view(
     number:     of the moment in its video
     seconds:    when it begins
     """
-    order, begins = _reading_order(allocation, 0, levels)
-    if len(order) == 0:
-        raise ValueError(f"prepare: allocation must give every moment a token, got none for the one at {seconds} s")
-    view = _view(allocation, None, 0, order, begins, pixels[order])
-    moment, time = torch.full_like(order, number), torch.full_like(view.weight, seconds)
-    return replace(view, moment=moment, video=True, causal=levels == "causal", fps=fps, seconds=time)
+    empty = f"prepare: allocation must give every moment a token, got none for the one at {seconds} s"
+    view = _view(allocation, pixels, levels, empty)
+    moment, time = torch.full_like(view.slot, number), torch.full_like(view.weight, seconds)
+    return replace(view, moment=moment, video=True, fps=fps, seconds=time)
 
 
 def still_views(function: str, picture: PromptImage, side: int, *, levels: str = "joint") -> list[View]:
@@ -108,13 +106,9 @@ def still_views(function: str, picture: PromptImage, side: int, *, levels: str =
     views = []
     for image in range(allocation.batch):
         read = as_read(function, allocation.each(itemgetter(slice(image, image + 1))))
-        order, begins = _reading_order(read, 0, levels)
-        if len(order) == 0:
-            raise ValueError(f"{function}: allocation must give every image a token, got none for image {image}")
-        own = pixels[image][order].unsqueeze(1)
-        weight = None if picture.weight is None else picture.weight[image : image + 1]
-        view = _view(read, weight, 0, order, begins, own)
-        views.append(replace(view, causal=levels == "causal"))
+        empty = f"{function}: allocation must give every image a token, got none for image {image}"
+        weight = None if picture.weight is None else picture.weight[image]
+        views.append(_view(read, pixels[image].unsqueeze(1), levels, empty, weight))
     return views
 
 
@@ -131,11 +125,7 @@ def sampled_view(function: str, patches: Patches, side: int, *, levels: str = "j
         got = f"{allocation.batch} images of {colours} channels"
         raise ValueError(f"{function}: patches must be of one image in red, green and blue, got {got}")
     check_footprints(function, allocation, side)
-    order, begins = _reading_order(allocation, 0, levels)
-    if len(order) == 0:
-        raise ValueError(f"{function}: patches must have a token, got none")
-    view = _view(allocation, None, 0, order, begins, patches.pixels[0][order].unsqueeze(1))
-    return replace(view, causal=levels == "causal")
+    return _view(allocation, patches.pixels[0].unsqueeze(1), levels, f"{function}: patches must have a token, got none")
 
 
 def video_view(function: str, picture: PromptImage, side: int, *, levels: str, moments: int) -> View:
@@ -149,36 +139,35 @@ def video_view(function: str, picture: PromptImage, side: int, *, levels: str, m
         raise ValueError(f"{function}: allocation of a video must be for one sample, got {allocation.batch}")
     if picture.pixels is not None:
         raise ValueError(f"{function}: pixels are for images, got a video")
-    upright = as_read(function, allocation)
-    order, begins = _reading_order(upright, 0, levels)
-    if len(order) == 0:
-        raise ValueError(f"{function}: allocation must give the video a token, got none")
+    upright, used = as_read(function, allocation), allocation.source[0, allocation.valid[0]].unique().tolist()
+    if used and not 0 <= used[0] <= used[-1] < texture.batch:
+        raise ValueError(f"{function}: source must be a frame from 0 to {texture.batch - 1}, got {used}")
     allocation = _readable(allocation)
     source = allocation.source[0]
-    if int(source[order].min()) < 0 or int(source[order].max()) >= texture.batch:
-        raise ValueError(
-            f"{function}: source must be a frame from 0 to {texture.batch - 1}, got {source[order].unique().tolist()}"
-        )
     texture = _only_colours(texture)
     read = [_at_frames(texture, allocation, (source + ahead).clamp(0, texture.batch - 1)) for ahead in range(moments)]
-    pixels = torch.stack([_colours(part, texture) for part in read], 1)[order]
-    view = _view(upright, picture.weight, 0, order, begins, pixels)
-    return replace(view, moment=source[order], video=True, causal=levels == "causal")
+    pixels = torch.stack([_colours(part, texture) for part in read], 1)
+    empty = f"{function}: allocation must give the video a token, got none"
+    view = _view(upright, pixels, levels, empty, None if picture.weight is None else picture.weight[0])
+    return replace(view, moment=source[view.slot], video=True)
 
 
-def _view(
-    allocation: Allocation, weight: Tensor | None, image: int, order: Tensor, begins: Tensor, pixels: Tensor
-) -> View:
-    step = torch.stack([allocation.ddx[image, order, 0], allocation.ddy[image, order, 1]], -1)
+def _view(allocation: Allocation, pixels: Tensor, levels: str, empty: str, weight: Tensor | None = None) -> View:
+    """The view of an allocation of one image. pixels, weight: by its slots; empty: the error if it uses none"""
+    order, begins = _reading_order(allocation, levels)
+    if len(order) == 0:
+        raise ValueError(empty)
+    step = torch.stack([allocation.ddx[0, order, 0], allocation.ddy[0, order, 1]], -1)
     return View(
-        pixels=pixels,
-        centre=allocation.centre[image, order],
+        pixels=pixels[order],
+        centre=allocation.centre[0, order],
         step=step,
         slot=order,
         moment=torch.zeros_like(order),
-        weight=torch.ones_like(step[:, 0]) if weight is None else weight[image, order.to(weight.device)],
+        weight=torch.ones_like(step[:, 0]) if weight is None else weight[order.to(weight.device)],
         begins=begins,
         size=allocation.size,
+        causal=levels == "causal",
     )
 
 
@@ -210,14 +199,14 @@ def _readable(allocation: Allocation) -> Allocation:
     )
 
 
-def _reading_order(allocation: Allocation, image: int, levels: str) -> tuple[Tensor, Tensor]:
+def _reading_order(allocation: Allocation, levels: str) -> tuple[Tensor, Tensor]:
     """Used slots by frame, coarse before fine unless levels are joint, then by row; and which begin a segment."""
-    order = allocation.valid[image].nonzero()[:, 0]
-    scale = -allocation.level[image].round() if levels != "joint" else torch.zeros_like(allocation.score[image])
-    centre = allocation.centre[image].detach()
-    for key in (centre[:, 0], centre[:, 1], scale, allocation.source[image]):
+    order = allocation.valid[0].nonzero()[:, 0]
+    scale = -allocation.level[0].round() if levels != "joint" else torch.zeros_like(allocation.score[0])
+    centre = allocation.centre[0].detach()
+    for key in (centre[:, 0], centre[:, 1], scale, allocation.source[0]):
         order = order[key[order].argsort(stable=True)]
-    group = torch.stack([allocation.source[image, order].float(), scale[order].float()], -1)
+    group = torch.stack([allocation.source[0, order].float(), scale[order].float()], -1)
     begins = torch.ones_like(order, dtype=torch.bool)
     begins[1:] = (group[1:] != group[:-1]).any(-1)
     return order, begins

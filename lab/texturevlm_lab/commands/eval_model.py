@@ -32,6 +32,7 @@ from texturevlm_lab.evaluate.answers import ANSWER_METRICS, DATA_SETS
 from texturevlm_lab.evaluate.conditions import INPUT_KINDS, conditions
 from texturevlm_lab.evaluate.data import Data, NothingLeft, load_data
 from texturevlm_lab.evaluate.hub_data import is_table, table_folder
+from texturevlm_lab.evaluate.own_input import has_own_input
 from texturevlm_lab.evaluate.page_cache import PageCache
 from texturevlm_lab.evaluate.presence import presence_questions
 from texturevlm_lab.evaluate.provenance import origin
@@ -122,7 +123,7 @@ def _answered(name: str, data: Data, options: argparse.Namespace) -> answering.A
         _relevances(options),
         options.budgets or BUDGETS,
         options.conditions or tuple(INPUT_KINDS),
-        own=vlm.adapter.has_own_input,
+        own=has_own_input(vlm.adapter),
         reductions=options.reduce or (),
     )
     trained = vlm.adapter.trained

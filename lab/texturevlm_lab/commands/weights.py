@@ -1,5 +1,7 @@
 """texturevlm fit-pca, fit-words and ship-…: weights as the package holds them, from the user's data or from runs."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -7,11 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from texturevlm.commands import arguments
 from texturevlm.defaults import BUDGET
 from texturevlm.paths import image_paths
 from texturevlm_lab.commands.pages import add_page_data
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from texturevlm.relevance import Balance
 
 WEIGHTS = "model.safetensors"
 _MOST = 40e6  # bytes of the weights
@@ -90,8 +98,23 @@ def _fit_words(options: argparse.Namespace) -> int:
     return 0
 
 
+def save_modules(path: Path | str, **modules: nn.Module) -> None:
+    """Write fp16 weights of several modules to one file; names start with the module's."""
+    import numpy as np
+
+    arrays = {}
+    for prefix, module in modules.items():
+        for name, value in module.state_dict().items():
+            if value.is_floating_point():
+                half = value.cpu().half()
+                if not half.isfinite().all():
+                    raise ValueError(f"save_modules: {prefix}.{name} must be finite in half precision, and is not")
+                arrays[f"{prefix}.{name}"] = half.numpy()
+    np.savez(path, **arrays)
+
+
 def _ship_scout(options: argparse.Namespace) -> int:
-    from texturevlm.scout.scout import load_module, load_ranker, read_weights, save_modules, shipped_parts
+    from texturevlm.scout.scout import load_module, load_ranker, read_weights, shipped_parts
     from texturevlm.scout.spotter import Spotter
 
     arguments.check_out(options.out, ".npz")
@@ -109,15 +132,28 @@ def _ship(suffix: str, save: Save, options: argparse.Namespace) -> int:
     return 0
 
 
+def save_form(form: nn.Module, path: Path) -> None:
+    """Write weights as the package holds them."""
+    from safetensors.torch import save_file
+
+    save_file({name: value.cpu().contiguous() for name, value in form.state_dict().items()}, path)
+
+
 def _channels(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.channel_logits import load_form, save_form
+    from texturevlm.relevance.channel_logits import load_form
 
     save_form(load_form(weights), out)
     return f"{out.stat().st_size / 1e3:.1f} kB"
 
 
+def save_balances(balances: dict[str, Balance], path: Path) -> None:
+    """Write balances of plain numbers as the package holds them."""
+    names = ("explore", "focus", "particularise")
+    table = {scorer: {name: round(float(getattr(own, name)), 4) for name in names} for scorer, own in balances.items()}
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
 def _balance(weights: Path, out: Path) -> str:
-    from texturevlm.relevance.maps import save_balances
     from texturevlm.scout.scout import load_module
     from texturevlm_lab.train.balance_task import TRAINED, Balances
 

@@ -25,6 +25,7 @@ from texturevlm_lab.evaluate.answers import Metric
 from texturevlm_lab.evaluate.asked_page import AskedPage
 from texturevlm_lab.evaluate.conditions import BLANK, FULL, ORACLE, OWN, PAGE, QUESTION, TEXT, Condition
 from texturevlm_lab.evaluate.data import Sample
+from texturevlm_lab.evaluate.own_input import has_own_input
 from texturevlm_lab.evaluate.page_cache import PageCache, costed
 from texturevlm_lab.evaluate.prompted import Prompted, chosen_prompt, generated, log_likelihoods, own_prompt
 from texturevlm_lab.journal import append
@@ -37,6 +38,13 @@ CONTEXT_ROOM = 256  # tokens of the context that are kept for the question and t
 OPENERS = 8  # that decode and cut pages ahead
 OWN_INPUTS = (FULL, OWN, PAGE, BLANK)  # conditions for the model's own processor, if it can be asked for few tokens
 TOGETHER = ("funsd", "sroie", "coco")  # data sets where all boxes of a question are one answer
+
+
+def unreadable_text(adapter: Adapter) -> str:
+    """What a model answers if it cannot read, as its tokenizer spells it; empty: it has no such answer."""
+    said = adapter.trained.unreadable
+    ids = None if said is None else adapter.tokenizer(said, add_special_tokens=False)["input_ids"]
+    return "" if ids is None else adapter.decode(torch.tensor([ids]))[0].strip()
 
 
 @dataclass(eq=False)
@@ -76,7 +84,7 @@ class Asking:
     @cached_property
     def _nothing(self) -> set[str]:
         """Texts that say nothing about the page: none, and that it cannot be read, also as the tokenizer spells it."""
-        return {"", self.adapter.trained.unreadable or "", self.adapter.unreadable_text or ""}
+        return {"", self.adapter.trained.unreadable or "", unreadable_text(self.adapter)}
 
     def run(self, samples: Sequence[Sample], wanted: Sequence[Condition]) -> None:
         """Ask what the rows do not have yet."""
@@ -144,7 +152,7 @@ class Asking:
 
     def _limits(self, condition: Condition, sample: Sample) -> list[tuple[str, int | None]]:
         """What is needed of the model's own processor: of which image, and the most tokens."""
-        if condition.kind not in OWN_INPUTS or not self.adapter.has_own_input:
+        if condition.kind not in OWN_INPUTS or not has_own_input(self.adapter):
             return []
         shown = BLANK if condition.kind == BLANK else PAGE
         return [(shown, self._full(sample) if condition.kind == FULL else condition.budget)]
@@ -170,7 +178,7 @@ class Asking:
             if shown is None:
                 raise ValueError(f"sample {sample.id}: the other page, {other.image}, cannot be read")
             page = shown
-        if kind in OWN_INPUTS and adapter.has_own_input:
+        if kind in OWN_INPUTS and has_own_input(adapter):
             return own_prompt(adapter, question, page.own(self._full(sample) if kind == FULL else budget))
         if kind == FULL:
             image = page.upright.original

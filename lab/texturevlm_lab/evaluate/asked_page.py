@@ -19,7 +19,8 @@ from texturevlm.image import to_tensor
 from texturevlm.placement import Picture, Placement, TokenConfig, place_together, prepare
 from texturevlm.placement.placement import BY_EVIDENCE
 from texturevlm.relevance import find_scorer, reads_question
-from texturevlm.vlm import Adapter, OwnInput
+from texturevlm.vlm import Adapter
+from texturevlm_lab.evaluate.own_input import OwnInput, own_input
 from texturevlm_lab.evaluate.page_cache import PageCache
 
 PAPER = (255, 255, 255)
@@ -76,7 +77,7 @@ class AskedPage:
 
     def own(self, most: int | None) -> OwnInput:
         """What the model's own processor makes of it, in at most so many tokens."""
-        found: OwnInput = self._once(partial(self.adapter.own_input, self.image, most), "own", most)
+        found: OwnInput = self._once(partial(own_input, self.adapter, self.image, most), "own", most)
         return found
 
     def placed(

@@ -18,10 +18,11 @@ from texturevlm.ask import conversation_about
 from texturevlm.ask.decoding import GREEDY, end_ids
 from texturevlm.ask.messages import Message
 from texturevlm.types import Allocation, Texture
-from texturevlm.vlm import Adapter, CapturedDecode, ModelHook, OwnInput, PromptImage, View, evaluating
+from texturevlm.vlm import Adapter, CapturedDecode, ModelHook, PromptImage, View, evaluating
 from texturevlm.vlm.adapter import answer_ids
 from texturevlm.vlm.captured_generate import decoded_by_graph
 from texturevlm.vlm.hook import running
+from texturevlm_lab.evaluate.own_input import OwnInput
 
 NOWHERE: Mapping[str, str] = {}  # neither levels nor coordinates but the adapter's own
 

@@ -26,13 +26,12 @@ import torch
 
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.check import check_choice
-from texturevlm.relevance.ocr import load_page
 from texturevlm_lab.evaluate.data import Data, Sample, load_data
 from texturevlm_lab.evaluate.report import publish
 from texturevlm_lab.evaluate.run import evaluate
 from texturevlm_lab.journal import read_journal
 from texturevlm_lab.studies.study import OCR, option, study_main
-from texturevlm_lab.train.pages import is_measured_chart, located, name_hash
+from texturevlm_lab.train.pages import is_measured_chart, load_page, located, name_hash
 
 BUDGETS, PATCH = (64, 273), 32
 BEST_OF_ALL = "all, best K"

@@ -20,14 +20,13 @@ import torch
 from texturevlm import Texture, choose_tokens
 from texturevlm.allocate.footprints import Box
 from texturevlm.relevance import ChannelScorer, Prepared, ScoutScorer
-from texturevlm.relevance.ocr import load_page
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.objects import on_objects
 from texturevlm_lab.studies.relevance import TOPS, found_within, gain
 from texturevlm_lab.studies.study import by_page, each, evenly, option, provenance, study_main
 from texturevlm_lab.train.channel_task import is_held_out
-from texturevlm_lab.train.pages import CHARTS, located
+from texturevlm_lab.train.pages import CHARTS, load_page, located
 
 TENTH = TOPS.index(0.1)
 BUDGET = 64

@@ -23,6 +23,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from texturevlm.ask import VLM, Answer, load_vlm
 from texturevlm.progress import Progress
 from texturevlm.relevance.ocr import read_page
+from texturevlm_lab.evaluate.answering import unreadable_text
 from texturevlm_lab.evaluate.data import load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table
 from texturevlm_lab.studies.study import MODEL, SPLIT, evenly, option, provenance, study_main
@@ -162,7 +163,7 @@ def judged(answer: Answer, unreadable: str) -> dict[str, Any]:
 
 def asked(model: VLM, picture: Image.Image, questions: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each question about a picture, judged."""
-    unreadable = model.adapter.unreadable_text or ""
+    unreadable = unreadable_text(model.adapter)
     answers = model.ask(picture, list(questions), return_details=True, max_new_tokens=LONGEST)
     for question, answer in zip(questions, answers):
         yield {"question": question, **judged(answer, unreadable)}

@@ -26,12 +26,13 @@ from texturevlm.channels.text import text_map
 from texturevlm.image import to_tensor
 from texturevlm.ops.mip import mipmap
 from texturevlm.relevance.features import FEATURE_NAMES, layout_of, word_features
-from texturevlm.relevance.ocr import Page, load_page
+from texturevlm.relevance.ocr import Page
 from texturevlm.relevance.words import answer_probability, overlaps, spread, words_map
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table
 from texturevlm_lab.evaluate.statistics import pooled_ratio
 from texturevlm_lab.studies.study import PAGES, each, provenance, study_main
+from texturevlm_lab.train.pages import load_page
 
 CELL = 16  # pixels
 TOPS = (0.05, 0.10, 0.20, 0.30)

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from texturevlm.channels.structure import centre_prior
-from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.words import overlaps, words_map
 from texturevlm.scout import Question, Scout, encode, load_scout
 from texturevlm.types import Texture
@@ -38,7 +37,7 @@ from texturevlm_lab.studies.relevance import (
     shares_within,
 )
 from texturevlm_lab.studies.study import PAGES, each, evenly, provenance, study_main
-from texturevlm_lab.train.pages import ONE_ANSWER
+from texturevlm_lab.train.pages import ONE_ANSWER, load_page
 
 SCOUT, BLIND, OTHER, WORDS = "scout", "scout without the question", "scout with the question of another page", "words"
 RIVALS = (WORDS, BLIND, OTHER)

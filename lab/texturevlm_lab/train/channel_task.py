@@ -27,13 +27,12 @@ from texturevlm.relevance.channel_logits import (
     cell_features,
     channel_layers,
 )
-from texturevlm.relevance.ocr import load_page
 from texturevlm.relevance.prepared import image_maps
 from texturevlm.relevance.words import overlaps
 from texturevlm.types import Texture
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.train.fit import draw_examples
-from texturevlm_lab.train.pages import CHARTS, located
+from texturevlm_lab.train.pages import CHARTS, load_page, located
 
 KIND_OF_SET = {"docvqa_half": "page", "sroie": "page", "funsd": "page", "coco": "photograph", CHARTS: "chart"}
 IMAGES_PER_SET = {"coco": 126, "docvqa_half": 60, "sroie": 36, "funsd": 36, CHARTS: 60}

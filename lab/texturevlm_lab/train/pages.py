@@ -24,7 +24,7 @@ from PIL import Image
 from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice
 from texturevlm.progress import Progress
-from texturevlm.relevance.ocr import Page, Word, load_page
+from texturevlm.relevance.ocr import Page, Word, read_page
 from texturevlm.scout.spotter import input_size
 from texturevlm.text.strings import plain
 
@@ -153,6 +153,18 @@ def _packed(data: Path, cache: Path, out: Path, name: str, image: str, rows: lis
         "words": [[word.text, scaled(word.box, read.size), word.line, word.confidence] for word in read.words],
         "questions": [[question, [scaled(box, size) for box in boxes]] for question, boxes, size in asked],
     }
+
+
+def load_page(image: Path, cache: Path | None) -> Page:
+    """The page of an image file: from the folder `cache` if it was read before, else read and stored there."""
+    kept = None if cache is None else cache / f"{image.name}.json"
+    if kept is not None and kept.is_file():
+        return Page.from_json(kept.read_text(encoding="utf-8"))
+    page = read_page(image)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(page.to_json(), encoding="utf-8")
+    return page
 
 
 def located(page: Page, answers: Sequence[str]) -> list[Box]:

@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from texturevlm.progress import Progress
 from texturevlm.relevance.features import FEATURE_NAMES, PageLayout, layout_of, word_features
-from texturevlm.relevance.ocr import Page, load_page
+from texturevlm.relevance.ocr import Page
 from texturevlm.relevance.words import FARTHEST
 from texturevlm.text.strings import terms
-from texturevlm_lab.train.pages import ONE_ANSWER, train_rows
+from texturevlm_lab.train.pages import ONE_ANSWER, load_page, train_rows
 
 QUESTION_WEIGHTS = {"docvqa_half": 1.0, "funsd": 0.1}  # of one question, by data set
 _COMMON_FROM = 3  # questions: a word that occurs in fewer is rare

@@ -25,7 +25,7 @@ from texturevlm.vlm.views import View
 
 
 class ProjectedAdapter(Adapter):
-    """A subclass says where the tower is, which of its outputs count, and how patches become tokens."""
+    """A subclass says which outputs of the tower count, and how patches become tokens."""
 
     def __init__(self, config: Any, processor: Any = None) -> None:
         super().__init__(config, processor)
@@ -36,9 +36,9 @@ class ProjectedAdapter(Adapter):
         """Rows, and columns, of patches in a token."""
         return 1
 
-    @abstractmethod
     def tower_of(self, model: Any) -> Any:
         """The vision tower of a model of this family."""
+        return model.model.vision_tower
 
     @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
@@ -191,9 +191,6 @@ class Llava(ProjectedAdapter):
     architecture = "LlavaForConditionalGeneration"
     normalisation = CLIP
 
-    def tower_of(self, model: Any) -> Any:
-        return model.model.vision_tower
-
     def hidden(self, pixels: Tensor, patch: Tensor) -> Tensor:
         """The layers that the config names, without the class token."""
         config, front = self.config, self.tower.in_front
@@ -254,9 +251,6 @@ class Gemma3(GroupedAdapter):
         """Where the image tokens are: they attend in both directions."""
         return {"token_type_ids": (ids == self.config.image_token_id).long()}
 
-    def tower_of(self, model: Any) -> Any:
-        return model.model.vision_tower
-
     def project_squares(self, squares: Tensor) -> Tensor:
         """The steps of the model's projector, which itself takes whole images only."""
         projector = self.model.model.multi_modal_projector
@@ -284,9 +278,6 @@ class InternVL(GroupedAdapter):
     @property
     def wrapper(self) -> tuple[str, str]:
         return self.tokenizer.start_image_token, self.tokenizer.end_image_token
-
-    def tower_of(self, model: Any) -> Any:
-        return model.model.vision_tower
 
     def project_squares(self, squares: Tensor) -> Tensor:
         network = self.model.model

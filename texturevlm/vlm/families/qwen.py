@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from texturevlm.vlm.adapter import Adapter, OwnInput
+from texturevlm.vlm.adapter import Adapter
 from texturevlm.vlm.loops import tower_loop
 from texturevlm.vlm.modules import Override, ignored_argument
 from texturevlm.vlm.places import COORDINATES, FINER, PICTURE, Geometry, grid_for, is_packed, mrope_positions, unpack
@@ -47,11 +46,6 @@ class QwenAdapter(Adapter):
     def tower_blocks(self) -> Any:
         """The blocks of that tower."""
         return self.tower.blocks
-
-    @property
-    def token_pixels(self) -> int:
-        """Pixels of a token, as the image processor counts them in its limits."""
-        return self.side**2
 
     @property
     def row_width(self) -> int:
@@ -88,34 +82,6 @@ class QwenAdapter(Adapter):
         if images is None or not getattr(images, "do_resize", True):
             return grid_for(size, self.side)
         return grid_for(size, self.side, least=images.size["shortest_edge"], most=images.size["longest_edge"])
-
-    @property
-    def has_own_input(self) -> bool:
-        return getattr(self.processor, "image_processor", None) is not None
-
-    def own_input(self, image: Image.Image, most: int | None = None) -> OwnInput:
-        options: dict[str, Any] = {}
-        if most is not None:
-            limits = self._pixel_limits((image.height, image.width), most)
-            options = {"do_resize": True, "size": dict(zip(("shortest_edge", "longest_edge"), limits))}
-        found = self.processor.image_processor(images=[image], return_tensors="pt", **options)
-        rows, grid = (found[name] for name in INPUTS[False])
-        moved = rows.to(self.tower.dtype).to(self.device), grid.to(self.device)
-        return OwnInput(dict(zip(INPUTS[False], moved)), int(grid.prod()) // self.merge**2)
-
-    def _pixel_limits(self, size: tuple[int, int], most: int) -> tuple[int, int]:
-        """The least and the most pixels for which the processor cuts an image into at most so many tokens.
-
-        It rounds up when it enlarges a small image, and never goes below one row or column: then a lower limit is
-        needed.
-        """
-        side, pixels = self.side**2, self.token_pixels
-        usual = self.processor.image_processor.size["shortest_edge"] * side // pixels
-        for least, limit in [(min(usual, most * side), most), *((side, limit) for limit in range(most, 0, -1))]:
-            rows, columns = grid_for(size, self.side, least=least, most=limit * side)
-            if rows * columns <= most:
-                break
-        return least * pixels // side, limit * pixels
 
     def patch_rows(self, pixels: Tensor) -> Tensor:
         return super().patch_rows(pixels.expand(-1, self.moments, -1, -1, -1))

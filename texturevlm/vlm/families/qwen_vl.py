@@ -126,10 +126,6 @@ class Glm4V(QwenAdapter):
     def wrapper_ids(self) -> tuple[int, int]:
         return self.config.image_start_token_id, self.config.image_end_token_id
 
-    @property
-    def token_pixels(self) -> int:
-        return int(self.side**2 * self.moments)
-
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """As the stock processor: limits are pixels times frames, and a side below a token is enlarged to one."""
         images = getattr(self.processor, "image_processor", None)

@@ -23,8 +23,7 @@ import torch
 from PIL import Image
 
 from texturevlm.progress import Progress
-from texturevlm.relevance.ocr import load_page
-from texturevlm_lab.train.pages import CHARTS, HELD_OUT, is_measured_chart, located, train_rows
+from texturevlm_lab.train.pages import CHARTS, HELD_OUT, is_measured_chart, load_page, located, train_rows
 from texturevlm_lab.train.reader.chosen import ChosenView, ChosenViews, choose_views, save_views
 from texturevlm_lab.train.reader.pages import PAGE_SIZE, ReaderPage
 from texturevlm_lab.train.reader.questions import ReaderQuestion
