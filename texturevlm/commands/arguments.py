@@ -151,6 +151,7 @@ count_or_share = typed(
     "a whole number from 1, or a share above 0 and at most 1.0, such as 0.5",
     lambda text: _share(text) if "." in text else _whole(text),
 )
+counts = typed("whole numbers N,N from 1", lambda text: [_whole(part) for part in names(text) or [text]])
 angle_or_auto = typed("auto or an angle in degrees", lambda text: text if text == "auto" else _angle(text))
 
 

@@ -18,8 +18,6 @@ ANSWER_OPTIONS = (  # that mean nothing without a model
 )
 NAMED = 20  # entries that were skipped and are named at the end
 
-counts = arguments.typed("whole numbers N,N from 1", lambda text: [arguments.count(part) for part in text.split(",")])
-
 
 def add_eval(commands: arguments.Commands) -> None:
     help = "measure how much of the answers stays legible, against resize"
@@ -33,7 +31,7 @@ def add_eval(commands: arguments.Commands) -> None:
     relevance = f"(default: auto; {with_model}: none,scout,words)"
     parser.add_option("--relevance", "X,Y", relevance, type=arguments.names)
     budgets = f"tokens (default: 32,64,96,128,192,273,512; {with_model}: 32,64,96,273)"
-    parser.add_option("--budgets", "N,N", budgets, type=counts)
+    parser.add_option("--budgets", "N,N", budgets, type=arguments.counts)
     parser.add_option("--patch", "P", "side of a token in samples", PATCH, type=arguments.count)
     parser.add_option("--out", "DIR", "results, report.md, curves.png …", type=Path)
     metrics = (
