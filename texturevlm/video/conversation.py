@@ -119,7 +119,7 @@ class Conversation:
         added = [slot for slot in changed if slot not in moment.tokens]
         moment.tokens |= zip(added, self.memory.take(len(added)))
         stream_slot = {own: slot for slot, own in moment.tokens.items()}
-        again = self._refreshed(moment, before)
+        again = before if self.config.refresh == "full" else before[: int(self.config.refresh)]  # encoded along
         encoded = {*changed, *(stream_slot[slot] for slot in again)}
         slots = [slot for slot in self.places if slot in encoded]
         own = [moment.tokens[slot] for slot in slots]
@@ -134,10 +134,6 @@ class Conversation:
         self.memory.run(sorted(run))
         self.failed = False
         self.frames += 1
-
-    def _refreshed(self, moment: MomentSlots, before: list[int]) -> list[int]:
-        """Slots of the memory in a moment that are encoded along: its first tokens, or all."""
-        return before if self.config.refresh == "full" else before[: int(self.config.refresh)]
 
     def _opened(self, time: float) -> MomentSlots:
         """A new moment without tokens."""
