@@ -62,11 +62,7 @@ def tiling(size: tuple[int, int], budget: int, patch: int) -> tuple[int, int]:
     """Rows and columns of at most `budget` tiles, none finer than the pixels, whose longer side is shortest."""
     most = [max(1, math.ceil(extent / patch)) for extent in size]
     pairs = [(rows, min(budget // rows, most[1])) for rows in range(1, min(budget, most[0]) + 1)]
-
-    def longer_side(pair: tuple[int, int]) -> float:
-        return max(extent / count for extent, count in zip(size, pair))
-
-    return min(pairs, key=lambda pair: (longer_side(pair), pair[0] * pair[1]))
+    return min(pairs, key=lambda pair: (max(size[0] / pair[0], size[1] / pair[1]), pair[0] * pair[1]))
 
 
 @allocator()

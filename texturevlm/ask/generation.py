@@ -248,7 +248,8 @@ class Generator:
         found = self._work(asked, {**options, **wanted})()
         watch.stage("decode")
         stopped = option_of(options, "stop_strings") or options.get("stopping_criteria")
-        ends, pad = self._ends(options), self.adapter.tokenizer.pad_token_id if stopped else None
+        ends = end_ids(self.adapter.model, option_of(options, "eos_token_id"))
+        pad = self.adapter.tokenizer.pad_token_id if stopped else None
         each, doubts = len(found.sequences) // len(asked), self._doubts(found, len(asked))
         answers = []
         for index, (text, ids, logprobs) in enumerate(
@@ -312,10 +313,6 @@ class Generator:
         logits = found.logits[0][:: len(found.logits[0]) // prompts]  # the beams of a prompt begin alike
         chances: list[float | None] = logits.float().softmax(-1)[:, first].tolist()
         return chances
-
-    def _ends(self, options: dict[str, Any]) -> list[int]:
-        """The ids that end an answer."""
-        return end_ids(self.adapter.model, option_of(options, "eos_token_id"))
 
 
 def _generate_clips(

@@ -183,14 +183,7 @@ def _answered(
     features = features_of(found, ends, None, doubt)
     ids = found.sequences[0].tolist()
     length = length_of(ids, ends, None)
-    return Answer(
-        adapter.decode(found.sequences)[0].strip(),
-        adapter.tokenizer.convert_ids_to_tokens(ids[:length]),
-        logprobs_of(found)[0, :length].tolist(),
-        look.placements,
-        {**seconds, **watch.seconds},
-        doubt,
-        looks,
-        chance_of(features, adapter.trained.confidence),
-        features,
-    )
+    tokens, logprobs = adapter.tokenizer.convert_ids_to_tokens(ids[:length]), logprobs_of(found)[0, :length].tolist()
+    said, taken = adapter.decode(found.sequences)[0].strip(), {**seconds, **watch.seconds}
+    sure = chance_of(features, adapter.trained.confidence)
+    return Answer(said, tokens, logprobs, look.placements, taken, doubt, looks, sure, features)

@@ -63,11 +63,6 @@ def find_flow(old: Tensor, new: Tensor, *, method: str | FindVectors = "lucas_ka
     return Flow(vector, _trusted(old, new, vector))
 
 
-def no_flow(old: Tensor, new: Tensor) -> Tensor:
-    """Nothing moves; cells that differ are then not trusted."""
-    return old.new_zeros(1, 2, *old.shape[2:])
-
-
 def lucas_kanade(before: Tensor, after: Tensor) -> Tensor:
     """Coarse to fine, a few rounds per level; each level takes the best of no, the coarser and the found motion."""
     old, new = mipmap(before), mipmap(after)
@@ -132,7 +127,10 @@ def _trusted(old: Tensor, new: Tensor, vector: Tensor) -> Tensor:
     return alike[:, 0] & inside & near
 
 
-FLOWS: dict[str, FindVectors] = {"lucas_kanade": lucas_kanade, "none": no_flow}
+FLOWS: dict[str, FindVectors] = {
+    "lucas_kanade": lucas_kanade,
+    "none": lambda old, new: old.new_zeros(1, 2, *old.shape[2:]),  # cells that differ are then not trusted
+}
 
 
 class CarriedRelevance:

@@ -119,7 +119,7 @@ class Conversation:
         added = [slot for slot in changed if slot not in moment.tokens]
         moment.tokens |= zip(added, self.memory.take(len(added)))
         stream_slot = {own: slot for slot, own in moment.tokens.items()}
-        again = before if self.config.refresh == "full" else before[: int(self.config.refresh)]
+        again = before if self.config.refresh == "full" else before[: int(self.config.refresh)]  # encoded along
         encoded = {*changed, *(stream_slot[slot] for slot in again)}
         slots = [slot for slot in self.places if slot in encoded]
         own = [moment.tokens[slot] for slot in slots]

@@ -34,10 +34,7 @@ FAMILIES: Registry[type[Adapter]] = Registry(
     fits=lambda given: isinstance(given, type) and issubclass(given, Adapter),
 )
 ENCODERS: dict[str, type[Adapter]] = {
-    "clip": ClipEncoder,
-    "clip_vision_model": ClipEncoder,
-    "siglip": Encoder,
-    "siglip_vision_model": Encoder,
-    "siglip2": Encoder,
-    "siglip2_vision_model": Encoder,
+    f"{family}{alone}": kind
+    for family, kind in (("clip", ClipEncoder), ("siglip", Encoder), ("siglip2", Encoder))
+    for alone in ("", "_vision_model")
 }
