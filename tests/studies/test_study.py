@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import texturevlm_lab.studies
-from texturevlm_lab.commands.eval import counts
+from texturevlm.commands.arguments import counts
 from texturevlm_lab.evaluate.markdown import format_interval
 from texturevlm_lab.studies.study import (
     DATA,

@@ -32,9 +32,9 @@ from texturevlm.codebook import (
     tower_digest,
 )
 from texturevlm.codebook.fit import HELD
+from texturevlm.commands.arguments import counts
 from texturevlm.defaults import BUDGET
 from texturevlm.vlm import StoredFeatures
-from texturevlm_lab.commands.eval import counts
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import format_interval, markdown_page, markdown_table

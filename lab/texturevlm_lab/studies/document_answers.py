@@ -25,6 +25,7 @@ from texturevlm.allocate.share import Item, spend
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.ask.answer import Request
 from texturevlm.ask.messages import conversation_with
+from texturevlm.commands.arguments import counts
 from texturevlm.defaults import ALLOCATOR
 from texturevlm.pages import open_pages
 from texturevlm.pages.choose import FINE_PIXELS
@@ -34,7 +35,6 @@ from texturevlm.placement import Picture, Placement, TokenConfig
 from texturevlm.progress import Progress
 from texturevlm.relevance import Relevance
 from texturevlm.types import Texture
-from texturevlm_lab.commands.eval import counts
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
 from texturevlm_lab.evaluate.markdown import markdown_page, markdown_table

@@ -22,8 +22,8 @@ import torch
 from texturevlm.allocate import ALLOCATORS
 from texturevlm.ask import VLM, load_vlm
 from texturevlm.check import check_choice
+from texturevlm.commands.arguments import counts
 from texturevlm.placement.finer import FINEST, Finer, read_finer
-from texturevlm_lab.commands.eval import counts
 from texturevlm_lab.evaluate.answering import likeliest
 from texturevlm_lab.evaluate.answers import anls
 from texturevlm_lab.evaluate.data import Sample, load_data
