@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -14,11 +16,15 @@ import torch
 from PIL import Image
 
 import texturevlm as tv
+from tests.serve.conftest import client_of, uploaded
 from texturevlm.ask.pretrained import SHIPPED
+from texturevlm.ask.session import ImageSession
 from texturevlm.cli import main
 from texturevlm.pages import choose_pages
 from texturevlm.placement import TokenConfig, choose_tokens, place
 from texturevlm.types import Allocation
+from texturevlm_lab.evaluate.asked_page import AskedPage
+from texturevlm_lab.evaluate.page_cache import PageCache
 
 pytest.importorskip("transformers")
 READER = SHIPPED["reader"]
@@ -103,6 +109,42 @@ def by_command(image: Image.Image, tmp_path: Path, **given: Any) -> np.ndarray:
     return numbers(Allocation.from_json(out.read_text()))
 
 
+def by_plan(model: Any, image: Image.Image, **given: Any) -> np.ndarray:
+    """The server's plan, as the page draws it."""
+    with client_of(model=model, name="reader") as client:
+        held = io.BytesIO()
+        image.save(held, "PNG")
+        identity = uploaded(client, held.getvalue())["id"]
+        tokens = client.post("/api/plan", json={"id": identity, "question": QUESTION, **given}).json()["tokens"]
+    table = np.concatenate([np.asarray(tokens[name]) for name in ("centre", "ddx", "ddy")], -1)
+    return table[np.lexsort(table.round(1).T)]
+
+
+def by_chat(model: Any, image: Image.Image, monkeypatch: pytest.MonkeyPatch, **given: Any) -> np.ndarray:
+    """The server's chat: the placements of the request that the model answers."""
+    placed: list[Any] = []
+    own = ImageSession.request
+    monkeypatch.setattr(
+        ImageSession, "request", lambda *given, **more: placed.append(own(*given, **more)) or placed[-1]
+    )
+    held = io.BytesIO()
+    image.save(held, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
+    content = [{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {"url": url}}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, **given}
+    with client_of(model=model, name="reader") as client:
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+    return numbers(*[placement.given for placement in placed[0].placements])
+
+
+def by_eval(model: Any, image: Image.Image, tmp_path: Path, how: TokenConfig) -> np.ndarray:
+    """A page of `texturevlm eval`."""
+    path = tmp_path / "page.png"
+    image.save(path)
+    page = AskedPage(path, model.adapter, PageCache(tmp_path / "words"))
+    return numbers(page.placed(QUESTION, how.allocator, how.relevance, how.budget, turn=how.turn).given)
+
+
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
     assert found.shape == wanted.shape
     assert np.abs(found - wanted).max() < CLOSE
@@ -122,6 +164,9 @@ def doors(plain: Any, image: Image.Image, tmp_path: Path, patch: pytest.MonkeyPa
         "document": lambda: numbers(
             *[page.placement.given for page in choose_pages([texture], QUESTION, how=EXPLICIT)]
         ),
+        "plan": lambda: by_plan(plain, image, **options()),
+        "chat": lambda: by_chat(plain, image, patch, **options()),
+        "eval": lambda: by_eval(plain, image, tmp_path, EXPLICIT),
         "compile": lambda: numbers(
             tv.compile(texture.size, 64, "quadtree", relevance="scout", device="cpu")(
                 texture.levels[0], QUESTION
@@ -130,7 +175,8 @@ def doors(plain: Any, image: Image.Image, tmp_path: Path, patch: pytest.MonkeyPa
     }
 
 
-NAMES = ("choose_tokens by options", "place", "ask", "look", "attach", "allocate", "clip", "document", "compile")
+NAMES = ("choose_tokens by options", "place", "ask", "look", "attach", "allocate", "clip", "document", "plan", "chat")
+NAMES = (*NAMES, "eval", "compile")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,3 +191,20 @@ def test_another_config_gives_others(plain, image, tmp_path, monkeypatch):
     other = numbers(choose_tokens(tv.Texture.open(image), QUESTION, how=EXPLICIT.given(allocator="layers")))
     wanted = every["choose_tokens"]()
     assert other.shape != wanted.shape or np.abs(other - wanted).max() > 1
+
+
+def test_with_the_reader_every_door_has_its_own_defaults(image, monkeypatch, tmp_path):
+    """A small page that lies on its side: the reader turns it, enlarges it, and has a budget of its own."""
+    reader = tv.load_vlm("reader", device="cpu", dtype="float32", captured=False)
+    small = image.resize((496, 462)).rotate(-90, expand=True)
+    how = reader.config.tokens
+    wanted = numbers(place(small, QUESTION, how).given)
+    assert how.turn == "auto" and how.budget == 512 and how.finer.most > 1
+    same(by_ask(reader, small), wanted)
+    same(by_look(reader, small, monkeypatch), wanted)
+    monkeypatch.undo()
+    same(by_processor(reader, small, monkeypatch), wanted)
+    same(by_plan(reader, small), wanted)
+    same(by_chat(reader, small, monkeypatch), wanted)
+    same(by_eval(reader, small, tmp_path, how), wanted)
+    same(numbers(choose_tokens(tv.Texture.open(small), QUESTION, how=how)), wanted)
