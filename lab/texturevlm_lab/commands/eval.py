@@ -4,8 +4,10 @@ With --model a model answers the questions (eval_model.py).
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from texturevlm.commands import arguments
@@ -18,7 +20,8 @@ ANSWER_OPTIONS = (  # that mean nothing without a model
 )
 NAMED = 20  # entries that were skipped and are named at the end
 
-counts = arguments.typed("whole numbers N,N from 1", lambda text: [arguments.count(part) for part in text.split(",")])
+_whole = partial(arguments.number_within, 1, math.inf, int)
+counts = arguments.typed("whole numbers N,N from 1", lambda text: [_whole(part) for part in text.split(",")])
 
 
 def add_eval(commands: arguments.Commands) -> None:
