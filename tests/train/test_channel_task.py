@@ -45,17 +45,10 @@ def test_a_run_learns_which_channel_tells_and_the_scorer_reads_its_weights(data,
     assert ChannelScorer(weights=out).form.weight[IMAGE_KINDS.index("page"), CHANNEL_FEATURES.index("here.red")] > 0
 
 
-def test_a_channel_that_is_left_out_learns_nothing(data, tmp_path):
-    task = ChannelTask(ChannelTask.Settings(data, limits={"funsd": 8}, cells=200, batch=4, without=("red", "salience")))
-    fit(task, FitConfig(steps=5, rate=3e-2, decay=0.0), tmp_path / "run")
-    weight = dict(zip(CHANNEL_FEATURES, task.module.weight[IMAGE_KINDS.index("page")].tolist()))
-    assert weight["here.red"] == weight["region.red"] == weight["salience"] == 0 != weight["here.green"]
-
-
 def test_the_loss_is_that_of_all_cells():
     """Ten of twenty equal cells are kept, and two true ones: each of the others stands for two."""
     task = ChannelTask.__new__(ChannelTask)
-    task.device, task.module, task.used = "cpu", torch.nn.Identity(), torch.tensor([True])
+    task.device, task.module = "cpu", torch.nn.Identity()
     task.logits = lambda one, kind: torch.zeros(12)
     count = torch.tensor([1.0] * 2 + [2.0] * 10).log()
     one = Example(torch.zeros(12, 1), count, torch.tensor([[0.5, 0.5] + [0.0] * 10]))

@@ -58,7 +58,6 @@ def answer_videos(
     budgets: Sequence[int],
     conditions: Sequence[str] = CONDITIONS[:2],
     out: Path,
-    fps: float | None = None,
 ) -> list[dict[str, Any]]:
     """Ask every question under every condition; rows are appended to `out` and not asked for again.
 
@@ -78,7 +77,7 @@ def answer_videos(
     ]
     progress = Progress(len(wanted), "answers") if wanted else None
     for question, condition, budget in wanted:
-        row = _answered(model, question, condition, budget, fps)
+        row = _answered(model, question, condition, budget)
         append(out, [row])
         rows.append(row)
         if progress is not None:
@@ -86,19 +85,19 @@ def answer_videos(
     return rows
 
 
-def _answered(model: Any, question: VideoQuestion, condition: str, budget: int, fps: float | None) -> dict[str, Any]:
+def _answered(model: Any, question: VideoQuestion, condition: str, budget: int) -> dict[str, Any]:
     options: dict[str, Any] = {"budget": budget, "max_new_tokens": MOST_NEW_TOKENS, "return_details": True}
     given: Any
-    source = open_video(question.video, fps=fps or FPS)
+    source = open_video(question.video, fps=FPS)
     source = source if question.span is None else span_of(source, question.span)
     if condition == "blind":
         from PIL import Image
 
         given = Image.new("RGB", (BLANK_SIDE, BLANK_SIDE), (128, 128, 128))
     elif condition in VIDEO_BASELINES:
-        given = BaselineSession(condition, model, source, VideoOptions(fps))
+        given = BaselineSession(condition, model, source, VideoOptions())
     else:
-        given = VideoSession(model, source, VideoOptions(fps))
+        given = VideoSession(model, source, VideoOptions())
         if condition == "prunevid":
             options |= {"budget": 2 * budget, "reduce": "prunevid", "keep": budget}
     found = model.ask(given, choice_prompt(question), **options)

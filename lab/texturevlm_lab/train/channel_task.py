@@ -21,7 +21,6 @@ from texturevlm.allocate.footprints import Box
 from texturevlm.check import check_choice, check_count
 from texturevlm.progress import Progress
 from texturevlm.relevance.channel_logits import (
-    CHANNEL_FEATURES,
     IMAGE_KINDS,
     ChannelForm,
     cell_features,
@@ -63,7 +62,6 @@ class ChannelTask:
         limits: dict[str, int] = field(default_factory=lambda: dict(IMAGES_PER_SET))  # images per data set
         cells: int = 1500  # kept per image, beside the true ones
         batch: int = 12  # images of each kind per step
-        without: tuple[str, ...] = ()  # channels that are left out, for ablations
         seed: int = 1
 
     def __init__(self, settings: Settings, *, device: str = "cpu") -> None:
@@ -77,7 +75,7 @@ class ChannelTask:
         self.held: dict[str, list[Example]] = {}
         for name, limit in settings.limits.items():
             self._read(name, KIND_OF_SET[name], limit)
-        self.restart(settings.without)
+        self._begin()
 
     def _read(self, name: str, kind: str, limit: int) -> None:
         """Add the examples of a data set, evenly spread."""
@@ -91,21 +89,17 @@ class ChannelTask:
                 part.setdefault(kind, []).append(made)
             progress.step()
 
-    def restart(self, without: Collection[str] = ()) -> None:
-        """New weights, which are salience, with mean and spread of the features of each kind.
-
-        without: channels that are left out
-        """
+    def _begin(self) -> None:
+        """New weights, which are salience, with mean and spread of the features of each kind."""
         if "page" not in self.learned:
             raise ValueError(f"ChannelTask: data must hold train pages with located answers, got {self.settings.data}")
-        self.used = torch.tensor([name.rpartition(".")[2] not in without for name in CHANNEL_FEATURES])
         form = self.module = ChannelForm()
         for kind in IMAGE_KINDS:
             features = torch.cat([one.features for one in self.learned.get(kind, self.learned["page"])])
             row = IMAGE_KINDS.index(kind)
             form.mean[row], form.spread[row] = features.mean(0), features.std(0).clamp(min=_LEAST_SPREAD)
         with torch.no_grad():
-            form.weight.copy_(form.weight * form.spread * self.used)
+            form.weight.copy_(form.weight * form.spread)
         form.to(self.device)
 
     def batch(self, step: int) -> dict[str, list[int]]:
@@ -124,10 +118,7 @@ class ChannelTask:
         }
 
     def logits(self, one: Example, kind: str) -> Tensor:
-        features = one.features.to(self.device)
-        mean = self.module.mean[IMAGE_KINDS.index(kind)]
-        used = self.used.to(self.device)
-        logits: Tensor = self.module(torch.where(used, features, mean), IMAGE_KINDS.index(kind))
+        logits: Tensor = self.module(one.features.to(self.device), IMAGE_KINDS.index(kind))
         return logits
 
     def _loss(self, one: Example, kind: str) -> Tensor:

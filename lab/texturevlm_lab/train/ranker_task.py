@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,13 +67,9 @@ class RankerTask:
                 (self.evaluated if source == MAIN_SET else self.evaluated_charts).append(index)
         with torch.random.fork_rng():  # the same initial weights whatever was drawn before
             torch.manual_seed(settings.seed)
-            self.module: nn.Module = self.new_ranker(settings.without)
-
-    def new_ranker(self, without: Sequence[str] = (), *, blocks: int | None = None) -> Ranker:
-        """An untrained ranker; blocks: instead of the settings'."""
-        fine, middle, coarse = self.settings.widths
-        blocks = blocks or self.settings.blocks
-        return Ranker((fine, middle, coarse), blocks=blocks, drop=self.settings.drop, without=without)
+            fine, middle, coarse = settings.widths
+            how: Any = {name: getattr(settings, name) for name in ("blocks", "drop", "without")}
+            self.module: nn.Module = Ranker((fine, middle, coarse), **how)
 
     def batch(self, step: int) -> list[int]:
         drawn = draw_examples(len(self.learned), self.settings.batch, seed=self.settings.seed, step=step)
