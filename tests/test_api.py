@@ -34,7 +34,7 @@ FUNCTIONS = {
     "prepare": "image, how, *, device, samples, angle",
     "rebuild": "texture, allocation, *, box, grey",
     "sample": "texture, allocation, *, backend",
-    "sample_foveated": "texture, *, fixation, budget, patch, M0, e0, cortical_magnification, backend",
+    "sample_foveated": "texture, *, fixation, backend, options",
 }
 
 

@@ -291,7 +291,8 @@ def test_a_model_that_is_none(tmp_path, capsys):
 
 def test_all_reductions_from_graphs(tmp_path, reader, monkeypatch, capsys):
     few = {name: METHODS[name] for name in ("random", "fastv")}  # for time's sake
-    monkeypatch.setattr("texturevlm_lab.rivals.METHODS", few)  # deleting from it would leave it in another order
+    # Deleting from it would leave it in another order.
+    monkeypatch.setattr("texturevlm_lab.commands.eval_model.METHODS", few)
     given = [write_folder(tmp_path / "docvqa"), "--conditions", "chosen", "--allocators", "resize", "--captured"]
     assert run(*given, "--model", reader, "--out", tmp_path / "out", "--reduce", "all", "--untimed") == 0
     rows = AnswerRows.read(tmp_path / "out" / "answers.jsonl")

@@ -54,11 +54,12 @@ def test_a_wrong_setting_is_refused_before_work(tmp_path, capsys, name, wrong, s
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("wrong", "said"), [("96,0", "from 1, got '96,0'"), ("96,x", "N,N, got '96,x'")])
-def test_wrong_budgets_are_refused(tmp_path, capsys, wrong, said):
+@pytest.mark.parametrize("wrong", ["96,0", "96,x"])
+def test_wrong_budgets_are_refused(tmp_path, capsys, wrong):
     with pytest.raises(SystemExit) as ended:
         reader_settings.main([str(tmp_path), "--out", str(tmp_path / "out"), "--budgets", wrong])
-    assert ended.value.code == 2 and f"argument --budgets: must be whole numbers {said}" in capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"argument --budgets: must be whole numbers N,N from 1, got '{wrong}'" in capsys.readouterr().err
 
 
 def test_scores_stay_beside_their_pages():

@@ -184,7 +184,7 @@ def test_answers_that_mean_the_same():
 
 def test_a_page_that_was_not_read_is_read_and_kept(data, monkeypatch):
     (data / "words" / "funsd" / "1.png.json").unlink()
-    monkeypatch.setattr("texturevlm.relevance.ocr.read_page", lambda image: Page((), SIZE))
+    monkeypatch.setattr("texturevlm_lab.train.pages.read_page", lambda image: Page((), SIZE))
     pack(data / "data", data / "words", data / "out")
     assert [len(page.words) for page in load_pages(data / "out")] == [1, 1, 1, 0, 1, 1, 1, 1]
     assert (data / "words" / "funsd" / "1.png.json").is_file()
