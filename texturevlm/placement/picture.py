@@ -29,7 +29,7 @@ FOUND_BY = ("scout", "prior")  # scorers that the scout's reading serves
 
 @dataclass(eq=False)
 class Findings:
-    """What was found in one image, for all pictures of it; `forget` drops it.
+    """What was found in one image, for all pictures of it.
 
     turn: the angle of its text, and what the scout read when it was found
     pictures: by angle and enlargement, the last two
@@ -38,11 +38,6 @@ class Findings:
     samples: int = 0
     turn: tuple[float, Spots | None] | None = None
     pictures: dict[tuple[float | str, int, int], Picture] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        """Drop what can be found again."""
-        self.turn = None
-        self.pictures.clear()
 
 
 @dataclass(frozen=True, eq=False)
